@@ -141,7 +141,7 @@ pub(crate) async fn run(args: ExecArgs, cx: &CommandContext) -> Result<VerbOutco
     let mut view = RunView::new(cx, plan.out)?;
     let begin = async { client.execute(&request).await };
     let outcome =
-        follow::follow_run(&client, &id, begin, CtrlCAction::Interrupt, &mut view, cx).await;
+        follow::follow_code_run(&client, &id, begin, CtrlCAction::Interrupt, &mut view, cx).await;
     // `osctl exec … | head`: when stdout is closed, interrupt the run, as a local program would end.
     if outcome.as_ref().is_err_and(is_output_closed) {
         client.interrupt_run(&id).await?;

@@ -1,0 +1,173 @@
+//! Follows a run of the keeper to its end, also across a restart of the keeper.
+
+use super::keeper::KeeperContainer;
+use crate::engine::EngineProgress;
+use crate::error::Result;
+use crate::protocol::evolve::{EvolveRecord, EvolveRunId, KeeperReply, KeeperRequest};
+use std::time::{Duration, Instant};
+
+/// Time limit for a keeper that does not answer, for example while the engine restarts.
+const RUN_FOLLOW_TIMEOUT: Duration = Duration::from_secs(120);
+const RUN_FOLLOW_RETRY_DELAY: Duration = Duration::from_millis(300);
+
+/// The reason why following ended.
+#[derive(Debug)]
+pub(crate) enum FollowOutcome {
+    /// The run ended, with any result.
+    RunEnded(Box<EvolveRecord>),
+    /// The person stopped following; the run continues.
+    Detached,
+}
+
+/// Follows the run until it ends, or a person interrupts.
+///
+/// # Errors
+/// When the keeper does not answer within [`RUN_FOLLOW_TIMEOUT`].
+pub(crate) async fn follow_keeper_run(
+    keeper: &KeeperContainer<'_>,
+    run: &EvolveRunId,
+    progress: &dyn EngineProgress,
+) -> Result<FollowOutcome> {
+    tokio::select! {
+        record = wait_for_run_end(keeper, run, progress) => Ok(FollowOutcome::RunEnded(record?)),
+        interrupted = tokio::signal::ctrl_c() => {
+            interrupted?;
+            Ok(FollowOutcome::Detached)
+        }
+    }
+}
+
+/// Follows the run until it ends.
+///
+/// # Errors
+/// When the keeper does not answer within [`RUN_FOLLOW_TIMEOUT`].
+pub(crate) async fn wait_for_run_end(
+    keeper: &KeeperContainer<'_>,
+    run: &EvolveRunId,
+    progress: &dyn EngineProgress,
+) -> Result<Box<EvolveRecord>> {
+    let mut offset = 0;
+    let mut told = RunLogPrinter::default();
+    let mut heard = Instant::now();
+    loop {
+        let mut ended = None;
+        let question = KeeperRequest::Log {
+            run: run.clone(),
+            offset,
+            follow: true,
+        };
+        let mut each = |reply| {
+            heard = Instant::now();
+            match reply {
+                KeeperReply::Log { text, next, .. } => {
+                    offset = next;
+                    told.push_text(&text, progress);
+                }
+                KeeperReply::Record(record) => ended = record.status.has_ended().then_some(record),
+                _ => {}
+            }
+            Ok(())
+        };
+        let asked = keeper.send_request(&question, &mut each).await;
+        match (ended, asked) {
+            (Some(record), _) => return Ok(record),
+            (None, Err(error)) if heard.elapsed() > RUN_FOLLOW_TIMEOUT => return Err(error),
+            (None, _) => tokio::time::sleep(RUN_FOLLOW_RETRY_DELAY).await,
+        }
+    }
+}
+
+/// Limit of an incomplete line of the log.
+const MAX_RUN_LOG_LINE_BYTES: usize = 1 << 20;
+
+/// Limit of a stage's name, which is repeated with each of its steps.
+const MAX_STAGE_CHARS: usize = 200;
+
+/// Prints the log, and tracks the part already printed.
+#[derive(Debug, Default)]
+struct RunLogPrinter {
+    unfinished: String,
+    stage: String,
+}
+
+impl RunLogPrinter {
+    fn push_text(&mut self, text: &str, progress: &dyn EngineProgress) {
+        for piece in text.split_inclusive('\n') {
+            self.unfinished.push_str(piece);
+            if piece.ends_with('\n') {
+                let line = std::mem::take(&mut self.unfinished);
+                self.print_line(line.trim_end(), progress);
+            } else if self.unfinished.len() > MAX_RUN_LOG_LINE_BYTES {
+                // No stage line is longer.
+                self.unfinished = String::new();
+            }
+        }
+    }
+
+    /// Prints a line of the log; stage lines start a stage.
+    fn print_line(&mut self, line: &str, progress: &dyn EngineProgress) {
+        if let Some(begun) = line.strip_prefix("== ") {
+            self.stage = begun.chars().take(MAX_STAGE_CHARS).collect();
+            progress.report_step(begun);
+        } else if let Some(step) = line.strip_prefix("-- ") {
+            progress.report_step(&format!("{}: {step}", self.stage));
+        } else {
+            progress.log(line);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MAX_RUN_LOG_LINE_BYTES, MAX_STAGE_CHARS, RunLogPrinter};
+    use crate::engine::EngineProgress;
+    use std::sync::Mutex;
+
+    #[derive(Debug, Default)]
+    struct RecordedProgress(Mutex<Vec<String>>);
+
+    impl EngineProgress for RecordedProgress {
+        fn report_step(&self, what: &str) {
+            self.0.lock().unwrap().push(format!("step {what}"));
+        }
+
+        fn report_amount(&self, _: &str, _: u64, _: Option<u64>) {}
+
+        fn log(&self, line: &str) {
+            self.0.lock().unwrap().push(format!("log {line}"));
+        }
+    }
+
+    #[test]
+    fn a_log_in_pieces_is_printed_in_lines() {
+        let (mut told, heard) = (RunLogPrinter::default(), RecordedProgress::default());
+        for piece in [
+            "== buil",
+            "ding\n-- reading\n",
+            "a line\n -- not",
+            " ours\n-- x",
+        ] {
+            told.push_text(piece, &heard);
+        }
+        let lines = [
+            "step building",
+            "step building: reading",
+            "log a line",
+            "log  -- not ours",
+        ];
+        assert_eq!(*heard.0.lock().unwrap(), lines);
+    }
+
+    #[test]
+    fn a_log_of_many_lines_or_of_an_endless_line_is_printed_within_bounds() {
+        let (mut told, heard) = (RunLogPrinter::default(), RecordedProgress::default());
+        told.push_text(&"\n".repeat(1 << 20), &heard);
+        assert_eq!(heard.0.lock().unwrap().len(), 1 << 20);
+        told.push_text(&"x".repeat(2 * MAX_RUN_LOG_LINE_BYTES), &heard);
+        assert!(told.unfinished.len() <= MAX_RUN_LOG_LINE_BYTES);
+        heard.0.lock().unwrap().clear();
+        told.push_text(&format!("\n== {}\n-- x\n", "y".repeat(1000)), &heard);
+        let last = heard.0.lock().unwrap().pop().unwrap();
+        assert_eq!(last.len(), MAX_STAGE_CHARS + "step : x".len());
+    }
+}
