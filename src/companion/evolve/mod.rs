@@ -1,7 +1,7 @@
 //! Evolve, the part inside the container: the body is replaced and the session state continues in the new container.
 //!
 //! ```text
-//! agent ── POST /evolve, runtime.evolve ──▶ keeper's socket ([`keeper_client`])
+//! agent ── POST /evolve, runtime.evolve ──▶ agent socket of the keeper ([`keeper_client`])
 //! keeper ── engine exec ──▶ osctl remember | selftest | quiesce | resume | verify ──▶ private socket ──▶ here
 //! ```
 //!

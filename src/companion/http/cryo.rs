@@ -231,9 +231,8 @@ impl CryoRefusal {
             }
             Self::StrictLosses(message) => (
                 S::CONFLICT,
-                ApiError::new("losses", message).with_hint(
-                    "omit `--strict` to store the rest; `--dry-run` shows the receipt",
-                ),
+                ApiError::new("losses", message)
+                    .with_hint("omit `--strict` to store the rest; `--dry-run` shows the receipt"),
             ),
             Self::DiskFull => (
                 S::INSUFFICIENT_STORAGE,
