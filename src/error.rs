@@ -114,7 +114,9 @@ pub(crate) enum Error {
         port: u16,
         owner: String,
     },
-    #[error("a {what} named `{name}` exists that is not osctl's; it was not touched")]
+    #[error(
+        "a {what} named `{name}` already exists and does not belong to osctl; it was not changed"
+    )]
     ForeignObject { what: &'static str, name: String },
     #[error("the image could not be built: {why}")]
     BuildFailed { why: String, log: Vec<String> },

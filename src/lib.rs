@@ -13,8 +13,8 @@
 //!
 //! Rules, enforced by `tests/it/laws.rs`:
 //!
-//! - `protocol` imports nothing of the crate; `engine` and `archive` import only `protocol`; `image` imports `protocol`
-//!   and `archive`.
+//! - `protocol` and `error` import nothing of the crate; `archive` imports only `protocol`; `engine` imports `protocol`
+//!   and `error`; `image` imports `protocol`, `error` and `archive`.
 //! - `host`, `keeper` and `companion` never import each other.
 //! - These crates are used only here: bollard in `engine/docker`; axum in `companion/http` and
 //!   `companion/mcp/transport`; zeromq in `host/jupyter`; tokio_tungstenite in `host/terminal` and

@@ -16,7 +16,10 @@ queries       requests with one reply        validation  checks of request field
 variables     a table of the namespace       preview     an object in one line
 completion    completion and help            extensions  operations of this body
 runtime       the `runtime` object           resources   live objects with a recipe
-command_shell `runtime.shell`                refusals    input() and exit()
+command_shell `runtime.shell`                commands    `!command` lines in a cell
+evolution     `runtime.evolve`               companion   requests to the companion
+encode        JSON encoding, never fails     fast_path   cells that do not need IPython
+printing      `print()` as one write         refusals    input() and exit()
 packages      the overlay of installs        cryo        objects on disk
 ```
 

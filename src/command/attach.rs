@@ -49,7 +49,7 @@ pub(crate) async fn run(args: AttachArgs, cx: &CommandContext) -> Result<VerbOut
     };
     let mut view = RunView::new(cx, out)?;
     let open_events = async { Ok(events) };
-    follow::follow_run(
+    follow::follow_code_run(
         &client,
         &id,
         open_events,
@@ -66,7 +66,7 @@ enum FollowedRun {
 }
 
 async fn follow_id(client: &CompanionClient, id: &str, offset: u64) -> Result<FollowedRun> {
-    match client.follow_run(id, offset).await {
+    match client.open_run_events(id, offset).await {
         Err(error) if is_unknown(&error) => match client.follow_shell(id, offset).await {
             Err(other) if is_unknown(&other) => Err(error),
             found => Ok(FollowedRun::Command(found?)),

@@ -287,12 +287,12 @@ impl CommandContext {
         };
         let own = match &record.remote {
             Some(remote) if remote.address.url == chosen.url => return Ok(()),
-            Some(remote) => format!("on the engine `{}`", remote.address),
+            Some(remote) => format!("the engine `{}`", remote.address),
             None if chosen.remote_host().is_none() => return Ok(()),
-            None => "on this machine".into(),
+            None => "this machine".into(),
         };
         let message = format!(
-            "instance `{}` is {own}, and `{chosen}` is chosen",
+            "instance `{}` runs on {own}, but the selected engine is `{chosen}`",
             self.instance.name
         );
         let hint = "run `unset DOCKER_HOST` and `docker context use default`, or choose another `--instance`";

@@ -31,7 +31,7 @@ pub(crate) enum CryoVerb {
     Show(CryoGenerationArgs),
     /// Remove a stored state
     #[command(aliases = ["remove", "delete"])]
-    Rm(CryoGenerationArgs),
+    Rm(CryoRemoveArgs),
 }
 
 #[derive(Debug, Args)]
@@ -111,6 +111,16 @@ pub(crate) struct CryoGenerationArgs {
     generation: Option<u64>,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct CryoRemoveArgs {
+    /// Name of the stored state
+    #[arg(add = ArgValueCandidates::new(stored_names))]
+    name: String,
+    /// Generation to remove [default: all generations]
+    #[arg(long, value_name = "NUMBER")]
+    generation: Option<u64>,
+}
+
 pub(crate) async fn run(verb: CryoVerb, cx: &CommandContext) -> Result<VerbOutcome> {
     let client = cx.companion_client()?;
     match verb {
@@ -184,7 +194,7 @@ pub(crate) async fn run(verb: CryoVerb, cx: &CommandContext) -> Result<VerbOutco
                 show_generation(&shown, cx);
             }
         }
-        CryoVerb::Rm(CryoGenerationArgs { name, generation }) => {
+        CryoVerb::Rm(CryoRemoveArgs { name, generation }) => {
             let removed = client.cryo_remove(&name, generation).await?;
             if cx.ui.json {
                 cx.ui.print_json(&GenerationsRemovedAnswer::from(removed))?;

@@ -140,7 +140,7 @@ pub(crate) async fn run(args: ExecArgs, cx: &CommandContext) -> Result<VerbOutco
     }
     let mut view = RunView::new(cx, plan.out)?;
     let open_events = async { client.execute(&request).await };
-    let outcome = follow::follow_run(
+    let outcome = follow::follow_code_run(
         &client,
         &id,
         open_events,

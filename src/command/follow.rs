@@ -31,8 +31,8 @@ pub(super) enum CtrlCAction {
     Detach,
 }
 
-/// Follows a run to its end and returns its outcome as that of the verb.
-pub(super) async fn follow_run(
+/// Follows a run of code to its end and returns its outcome as that of the verb.
+pub(super) async fn follow_code_run(
     client: &CompanionClient,
     id: &str,
     open_events: impl Future<Output = Result<ClientRunEvents>>,

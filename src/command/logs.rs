@@ -18,7 +18,7 @@ pub(crate) struct LogsArgs {
     /// Follow new lines
     #[arg(short, long)]
     follow: bool,
-    /// Show only the last LINES lines
+    /// Read only the last LINES lines of the log, before SERVICE is selected
     #[arg(short = 'n', long, value_name = "LINES")]
     tail: Option<usize>,
 }
@@ -148,7 +148,8 @@ mod tests {
         let line = "2026-11-20T21:00:00Z  INFO osctl::companion::kernel::task: started";
         assert!(is_of(line, "kernel") && is_of(line, "companion") && !is_of(line, "mcp"));
         assert!(!is_of("kernel", "kernel"));
-        let line = "2026-11-20T21:00:00Z  INFO osctl::companion::service::lines: xvfb: no display";
+        let line =
+            "2026-11-20T21:00:00Z  INFO osctl::companion::service::log_lines: xvfb: no display";
         assert!(is_of(line, "xvfb") && is_of(line, "service") && !is_of(line, "no"));
         let line = "2026-11-20T21:00:00Z  INFO osctl::companion::kernel::task: xvfb: started";
         assert!(!is_of(line, "xvfb"));

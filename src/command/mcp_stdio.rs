@@ -137,7 +137,7 @@ fn instance_starter(cx: &CommandContext) -> StartInstance {
                 return Ok(());
             }
             let message = format!("cannot start `{}`", instance.container_name());
-            let hint = format!("`{}` says why", instance.osctl_command("up"));
+            let hint = format!("run `{}` to see the cause", instance.osctl_command("up"));
             Err(Error::precondition(message, hint).into())
         }
         .boxed()

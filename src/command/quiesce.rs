@@ -9,7 +9,7 @@ use serde_json::json;
 #[derive(Debug, Args)]
 pub(crate) struct QuiesceArgs {
     /// Seconds that running code has to end
-    #[arg(long, value_name = "SECONDS", default_value_t = 30.0)]
+    #[arg(long, value_name = "SECONDS")]
     grace: f64,
     /// Interrupt code that runs longer, instead of giving up
     #[arg(long)]

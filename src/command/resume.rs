@@ -1,5 +1,5 @@
-//! `osctl resume`: answers requests again after `osctl quiesce`. The keeper runs it inside; the reply is one JSON
-//! document.
+//! `osctl resume`: cancels an `osctl quiesce` in progress, answers requests again after one, or marks a new container
+//! as verified. The keeper runs it inside; the reply is one JSON document.
 
 use crate::error::{Result, VerbOutcome};
 use crate::ui::Ui;

@@ -12,7 +12,7 @@ const MAX_SHOWN_CODE_CHARS: usize = 40;
 
 #[derive(Debug, Args)]
 pub(crate) struct RunsArgs {
-    /// List only queued and running code
+    /// List only queued and running code and commands
     #[arg(long)]
     running: bool,
 }

@@ -47,7 +47,7 @@ pub(crate) struct ShellArgs {
     /// Take over the keyboard from the current writer
     #[arg(long, requires = "attach", conflicts_with = "view")]
     take: bool,
-    /// Session whose working directory and environment to use; a terminal uses the directory only. Created if missing
+    /// Session whose working directory and environment to use; a terminal uses the directory and exported variables. Created if missing
     #[arg(short, long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, conflicts_with = "attach", add = ArgValueCandidates::new(session_names))]
     session: String,
     /// Keys that detach from the terminal, which keeps running

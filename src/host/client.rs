@@ -1,7 +1,7 @@
 //! The companion's API as methods.
 //!
-//! Every response states its protocol version, so a call takes one round trip and never misreads a companion of another
-//! version.
+//! Every response states its protocol version, so a call takes one round trip on an open connection and never misreads
+//! a companion of another version.
 
 mod failure;
 
@@ -191,8 +191,8 @@ impl CompanionClient {
         self.call(Method::POST, "/exec", Some(request)).await
     }
 
-    /// Follows a run from event number `from`.
-    pub(crate) async fn follow_run(&self, id: &str, from: u64) -> Result<ClientRunEvents> {
+    /// Opens the events of a run from number `from`.
+    pub(crate) async fn open_run_events(&self, id: &str, from: u64) -> Result<ClientRunEvents> {
         let path = format!("/exec/{id}");
         let response = self.open_events(&path, from).await?;
         Ok(ClientRunEvents::new(self.clone(), path, from, response))

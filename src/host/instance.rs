@@ -166,7 +166,7 @@ impl Instance {
         self.suffixed_name("osctl-keeper")
     }
 
-    /// The volume with the socket on which the keeper accepts requests from the container.
+    /// The volume with the agent socket `keeper.sock`, at `/door` in the keeper and `/run/os` in the container.
     pub(crate) fn keeper_socket_volume(&self) -> String {
         self.suffixed_name("osctl-door")
     }

@@ -443,6 +443,7 @@ fn enclosing_repository(project: &Path) -> Option<PathBuf> {
 fn refusal_error(fault: ApiError) -> anyhow::Error {
     let status = match fault.kind.as_str() {
         refusal::KEEPER_BAD_REQUEST => 400,
+        refusal::KEEPER_FORBIDDEN => 403,
         refusal::KEEPER_NO_SUCH_RUN => 404,
         refusal::KEEPER_RATE_LIMITED => 429,
         _ => 503,

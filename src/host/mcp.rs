@@ -114,7 +114,7 @@ impl CompanionClient {
         let status = response.status().as_u16();
         let text = self.read_bounded(response, MAX_JSON_BYTES).await?;
         check_values(&text).map_err(|failure| self.read_error(&failure))?;
-        let hint = Some("`osctl mcp list` shows the state of the servers".into());
+        let hint = Some("`osctl mcp ls` shows the state of the servers".into());
         let refused = |kind: &str, message: String| {
             let (kind, hint) = (kind.into(), hint.clone());
             Error::Refused {

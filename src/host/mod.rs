@@ -18,7 +18,7 @@ pub(crate) mod escapes;
 pub(crate) mod events;
 pub(crate) mod files;
 pub(crate) mod folders;
-pub(crate) mod follow_run;
+pub(crate) mod follow_evolve;
 pub(crate) mod health;
 pub(crate) mod instance;
 pub(crate) mod jupyter;

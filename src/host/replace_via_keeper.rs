@@ -11,7 +11,7 @@
 //! to any later run, also when another caller starts that run and however this run ends. When the old container keeps
 //! running, the ports and the project by which it is found are set back to their earlier values.
 
-use super::follow_run::{FollowOutcome, follow_keeper_run};
+use super::follow_evolve::{FollowOutcome, follow_keeper_run};
 use super::instance::InstanceRecord;
 use super::keeper::{KeeperContainer, unexpected_reply_error};
 use crate::engine::EngineProgress;

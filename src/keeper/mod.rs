@@ -12,7 +12,7 @@
 //!                             ▼         fails: the old container keeps running
 //!                          swapping ──▶ verifying ──▶ rolled_back
 //!                                          │
-//!                                          ▼            ends again and again
+//!                                          ▼            crashes repeatedly
 //!                                      succeeded ── watch period ──▶ a rescue: roll back to the previous image
 //! ```
 //!
@@ -28,6 +28,9 @@
 //!                                      ├─▶ api ─▶ controller ─▶ run: one at a time
 //!   state/host.sock ── engine exec ────┘    └───▶ run_store: records and logs, read by every caller
 //! ```
+//!
+//! `door/keeper.sock` is the agent socket. It is in the volume `osctl-door`, which the keeper mounts at `/door` and
+//! `os-host` mounts read-only at `/run/os`.
 
 mod api;
 mod cancellation;
@@ -73,7 +76,7 @@ use std::time::Duration;
 pub(crate) struct KeeperSettings {
     /// The keeper's state folder, which no other container sees.
     pub(crate) state_folder: PathBuf,
-    /// The folder with the agent's socket, which `os-host` sees read-only.
+    /// The folder with the agent socket, which `os-host` mounts read-only at `/run/os`.
     pub(crate) socket_folder: PathBuf,
     /// The project folder, read-only.
     pub(crate) project: PathBuf,
@@ -97,7 +100,8 @@ impl Default for KeeperSettings {
 
 /// The socket for the host's requests, in the state folder.
 const KEEPER_HOST_SOCKET_NAME: &str = "host.sock";
-/// The socket for the agent's requests, in the socket folder.
+/// The agent socket in [`KeeperSettings::socket_folder`]; its path in `os-host` is
+/// [`KEEPER_SOCKET`](crate::protocol::evolve::KEEPER_SOCKET).
 const KEEPER_AGENT_SOCKET_NAME: &str = "keeper.sock";
 
 /// How long a rollback at shutdown may take: the engine kills a container that takes longer than 5 s.

@@ -1,4 +1,4 @@
-//! Watch period of a new container after success: the keeper rolls back a container that keeps ending.
+//! Watch period of a new container after success: the keeper rolls back a container that crashes repeatedly.
 //!
 //! If another run interrupts the watch period and fails, the watch period restarts. If that run succeeds, an image
 //! that did not pass its watch period is not a fallback: the new container falls back to the last image that passed

@@ -247,7 +247,7 @@ fn requests_for_missing_stores_are_refused() {
     let ran = home.run(["cryo", "reload", "nothing"]);
     assert_eq!(ran.code, 2, "{ran:?}");
     assert!(
-        ran.stderr.contains("nothing is stored as `nothing`") && ran.stderr.contains("cryo list`"),
+        ran.stderr.contains("nothing is stored as `nothing`") && ran.stderr.contains("cryo ls`"),
         "{ran:?}"
     );
 }

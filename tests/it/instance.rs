@@ -305,7 +305,7 @@ fn a_container_of_another_program_is_never_touched() {
     assert_eq!(ran.code, 4, "{ran:?}");
     assert!(
         ran.stderr
-            .contains("that is not osctl's; it was not touched"),
+            .contains("does not belong to osctl; it was not changed"),
         "{ran:?}"
     );
     assert_eq!(container_id(&home), made.json()["Id"].as_str().unwrap());

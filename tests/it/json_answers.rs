@@ -308,6 +308,7 @@ pub(crate) mod of_checkpoints {
         all.check("CheckpointAnswer", &["criu", "checkpoint", "shapes"]);
         let status = all.check("CriuStatusAnswer", &["criu", "status"]);
         assert_eq!(status["checkpointed_sessions"][0], "default", "{status:#}");
+        all.check("CheckpointsAnswer", &["criu", "ls"]);
         all.check("RestoreAnswer", &["criu", "restore", "shapes"]);
         all.check("CheckpointRemovedAnswer", &["criu", "rm", "shapes"]);
         assert!(all.names().is_superset(&BTreeSet::from(CHECKPOINT_ANSWERS)));

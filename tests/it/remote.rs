@@ -217,7 +217,11 @@ fn a_remote_engine_works_like_a_local_one() {
         format!("unix://{}", second.socket().display()),
     );
     let told = run_to_end(&home, ["status"]);
-    assert_failure(&told, 4, &[&address, "is chosen", "unset DOCKER_HOST"]);
+    assert_failure(
+        &told,
+        4,
+        &[&address, "the selected engine is", "unset DOCKER_HOST"],
+    );
     // `ls` asks each instance's own engine.
     let rows = home.json(["ls"]);
     let row = rows["instances"].as_array().unwrap().iter();
@@ -349,7 +353,11 @@ fn an_unreachable_engine_is_reported() {
         assert_failure(
             &told,
             4,
-            &["is on this machine", "is chosen", "unset DOCKER_HOST"],
+            &[
+                "runs on this machine",
+                "the selected engine is",
+                "unset DOCKER_HOST",
+            ],
         );
     }
     fs::remove_file(path).unwrap();

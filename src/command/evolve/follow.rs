@@ -5,7 +5,7 @@ use super::record_text::non_variable_line;
 use crate::command::answers::EvolveRunAnswer;
 use crate::command::format_duration;
 use crate::error::{EXIT_INTERRUPTED, EXIT_NEGATIVE, Result, VerbOutcome};
-use crate::host::follow_run::{FollowOutcome, follow_keeper_run, wait_for_run_end};
+use crate::host::follow_evolve::{FollowOutcome, follow_keeper_run, wait_for_run_end};
 use crate::host::keeper::KeeperContainer;
 use crate::protocol::cryo::CryoVerdict;
 use crate::protocol::evolve::{EvolveRecord, EvolveRunId, EvolveStage};
@@ -15,13 +15,13 @@ pub(super) async fn to_the_end(
     run: &EvolveRunId,
     cx: &CommandContext,
 ) -> Result<VerbOutcome> {
-    let work = cx.ui.start_work(&format!("run {run} has started"));
+    let work = cx.ui.start_work(&format!("evolve {run} has started"));
     let end = follow_keeper_run(keeper, run, &work).await?;
     drop(work);
     let FollowOutcome::RunEnded(record) = end else {
         let logs = cx.instance.osctl_command(&format!("evolve logs -f {run}"));
         cx.ui.print_message(format!(
-            "detached from run {run}, which continues; `{logs}` follows it again"
+            "detached from evolve {run}, which continues; `{logs}` follows it again"
         ));
         return Ok(VerbOutcome::Code(EXIT_INTERRUPTED));
     };
@@ -74,10 +74,11 @@ fn print_end(record: &EvolveRecord, cx: &CommandContext) -> Result<()> {
             true => "passed the dry run",
             false => "succeeded",
         };
-        cx.ui.print_line(format!("run {run} {end} ({took})"));
+        cx.ui.print_line(format!("evolve {run} {end} ({took})"));
         if let Some(ms) = record.refused_ms {
             let refused = format_duration(ms / 1e3);
-            cx.ui.print_line(format!("  downtime: {refused}"));
+            cx.ui
+                .print_line(format!("  requests refused for {refused}"));
         }
         for receipt in &record.receipt {
             let lost = receipt
@@ -109,7 +110,7 @@ fn print_end(record: &EvolveRecord, cx: &CommandContext) -> Result<()> {
         _ => "nothing was changed",
     };
     cx.ui
-        .print_warning(format!("run {run} failed while {gate}: {why}; {end}"));
+        .print_warning(format!("evolve {run} failed while {gate}: {why}; {end}"));
     let show = cx.instance.osctl_command(&format!("evolve show {run}"));
     let logs = cx.instance.osctl_command(&format!("evolve logs {run}"));
     cx.ui.print_message(format!("next: {show}, or {logs}"));

@@ -11,7 +11,7 @@ use super::candidates::evolve_runs;
 use super::id_prefix::find_by_prefix;
 use crate::engine::{Docker, Engine};
 use crate::error::{Error, Result, VerbOutcome};
-use crate::host::follow_run::wait_for_run_end;
+use crate::host::follow_evolve::wait_for_run_end;
 use crate::host::instance::Instance;
 use crate::host::keeper::{KeeperContainer, unexpected_reply_error};
 use crate::host::replace_via_keeper::run_in_progress_error;
@@ -92,7 +92,7 @@ struct EvolveRollbackArgs {
 
 #[derive(Debug, Args)]
 struct EvolveStopArgs {
-    /// Return after the start; do not wait for the end
+    /// Return immediately; do not wait until the evolve has ended
     #[arg(long)]
     detach: bool,
 }

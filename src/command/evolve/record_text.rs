@@ -22,7 +22,8 @@ pub(super) fn record_lines(record: &EvolveRecord) -> Vec<String> {
         row("git", format!("no commit: {why}"));
     }
     if let Some(ms) = record.refused_ms {
-        row("downtime", format_duration(ms / 1e3));
+        let refused = format_duration(ms / 1e3);
+        row("refused", format!("requests for {refused}"));
     }
     let images = [("image", &record.image), ("before", &record.previous)];
     for (what, id) in images.into_iter().chain([("body", &record.body)]) {
@@ -199,7 +200,7 @@ mod tests {
                 "by        the host",
                 "took      15.5 s",
                 "reason    more",
-                "downtime  640 ms",
+                "refused   requests for 640 ms",
                 "  building   after 0 ms     12.5 s",
                 "  testing    after 12.5 s   3.0 s",
                 "kept and lost",

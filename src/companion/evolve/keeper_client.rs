@@ -1,4 +1,4 @@
-//! The client of the keeper's socket: a request is a line of JSON, replies are lines of JSON.
+//! The client of the agent socket of the keeper: a request is a line of JSON, replies are lines of JSON.
 //!
 //! No request has a field for an image, a mount, a command or an environment, so a client can't choose these.
 

@@ -1,8 +1,8 @@
 //! Evolve, the part inside the container: the body is replaced and the session state continues in the new container.
 //!
 //! ```text
-//! agent ── POST /evolve, runtime.evolve ──▶ keeper's socket ([`keeper_client`])
-//! keeper ── engine exec ──▶ osctl selftest | quiesce | resume | verify ──▶ private socket ──▶ here
+//! agent ── POST /evolve, runtime.evolve ──▶ agent socket of the keeper ([`keeper_client`])
+//! keeper ── engine exec ──▶ osctl remember | selftest | quiesce | resume | verify ──▶ private socket ──▶ here
 //! ```
 //!
 //! [`EvolveHandle`] is the handle. It forwards requests to the keeper and neither builds nor replaces anything: the
@@ -49,7 +49,7 @@ use tokio::sync::watch;
 /// Settings of evolve.
 #[derive(Debug, Clone)]
 pub(crate) struct EvolveSettings {
-    /// The keeper's socket.
+    /// The agent socket of the keeper.
     keeper_socket: PathBuf,
     body_folder: PathBuf,
     data_folder: PathBuf,

@@ -187,7 +187,8 @@ impl EvolveHandle {
         }
     }
 
-    /// Opens the gate again, or for the first time, and cancels a quiesce that is in progress.
+    /// Cancels a quiesce in progress, or opens the gate of a container at rest again, and marks a new container as
+    /// verified, which opens its readiness gate.
     pub(crate) async fn resume(&self) -> ResumeReply {
         let evolve = self.clone();
         self.quiesce_cancellation.send_replace(());

@@ -68,7 +68,7 @@ async fn wait_until_verified(
             match timeout(EVOLVE_STATUS_TIMEOUT, find_deploying_run(keeper)).await {
                 Ok(Ok(Some(run))) => {
                     // Ask again, whatever the reason for the end of the stream.
-                    let _ = timeout(lease, follow_run(keeper, run)).await;
+                    let _ = timeout(lease, wait_evolve_end(keeper, run)).await;
                     last_reply = (Instant::now(), lease);
                 }
                 Ok(Ok(None)) => return,
@@ -112,7 +112,7 @@ pub(super) async fn find_current_run(keeper: &Path) -> Option<EvolveRunId> {
 /// started for a while. Without a reply of the keeper, the call does not return.
 pub(super) async fn wait_not_replaced(keeper: &Path, run: Option<&EvolveRunId>) {
     match run {
-        Some(run) => drop(follow_run(keeper, run.clone()).await),
+        Some(run) => drop(wait_evolve_end(keeper, run.clone()).await),
         None => sleep(EVOLVE_KEEPER_START_TIMEOUT).await,
     }
     loop {
@@ -128,7 +128,7 @@ pub(super) async fn wait_not_replaced(keeper: &Path, run: Option<&EvolveRunId>) 
 }
 
 /// Waits until the run has ended or the keeper ends the stream.
-async fn follow_run(keeper: &Path, run: EvolveRunId) -> io::Result<()> {
+async fn wait_evolve_end(keeper: &Path, run: EvolveRunId) -> io::Result<()> {
     let request = KeeperRequest::Log {
         run,
         offset: 0,

@@ -188,14 +188,14 @@ impl CryoRefusal {
             Self::Kernel(kernel::KernelRefusal::NoSession(name)) => (
                 S::NOT_FOUND,
                 ApiError::new("unknown_session", format!("there is no session `{name}`"))
-                    .with_hint("`osctl sessions list` lists the sessions"),
+                    .with_hint("`osctl sessions ls` lists the sessions"),
             ),
             Self::Kernel(refusal) => refusal.into_http_error(),
             Self::Invalid(message) => (S::BAD_REQUEST, ApiError::new("invalid_field", message)),
             Self::NoName(name) => (
                 S::NOT_FOUND,
                 ApiError::new("nothing_stored", format!("nothing is stored as `{name}`"))
-                    .with_hint("`osctl cryo list` lists the stored states"),
+                    .with_hint("`osctl cryo ls` lists the stored states"),
             ),
             Self::NoGeneration {
                 name,
@@ -207,7 +207,7 @@ impl CryoRefusal {
                     "unknown_generation",
                     format!("`{name}` has no generation {generation}; its newest is {newest}"),
                 )
-                .with_hint("`osctl cryo list` lists all generations"),
+                .with_hint("`osctl cryo ls` lists all generations"),
             ),
             Self::Damaged {
                 name,
@@ -231,9 +231,8 @@ impl CryoRefusal {
             }
             Self::StrictLosses(message) => (
                 S::CONFLICT,
-                ApiError::new("losses", message).with_hint(
-                    "omit `--strict` to store the rest; `--dry-run` shows the receipt",
-                ),
+                ApiError::new("losses", message)
+                    .with_hint("omit `--strict` to store the rest; `--dry-run` shows the receipt"),
             ),
             Self::DiskFull => (
                 S::INSUFFICIENT_STORAGE,
@@ -242,7 +241,7 @@ impl CryoRefusal {
                     "the disk is full; earlier stored states are unchanged",
                 )
                 .with_hint(
-                    "`osctl cryo list` lists the stored states, and `osctl cryo rm NAME` removes one",
+                    "`osctl cryo ls` lists the stored states, and `osctl cryo rm NAME` removes one",
                 ),
             ),
             Self::UserError(raised) => (

@@ -240,6 +240,7 @@ impl IntoResponse for EvolveRefusal {
             }) => {
                 let status = match kind.as_str() {
                     refusal::KEEPER_BAD_REQUEST => S::BAD_REQUEST,
+                    refusal::KEEPER_FORBIDDEN => S::FORBIDDEN,
                     refusal::KEEPER_NO_SUCH_RUN => S::NOT_FOUND,
                     refusal::KEEPER_RATE_LIMITED => S::TOO_MANY_REQUESTS,
                     _ => S::SERVICE_UNAVAILABLE,

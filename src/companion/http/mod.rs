@@ -1,8 +1,8 @@
 //! The companion's HTTP server: it parses requests, calls handles and renders replies.
 //!
-//! Two listeners serve the same routes: TCP, behind [`auth`], and a private Unix socket. A third listener, behind the
-//! same authentication, serves the routes of the hub (see `mcp`). This module makes no decisions. Only [`response`]
-//! maps refusals to HTTP.
+//! TCP serves the public routes, behind [`auth`]; the private Unix socket also serves `/evolve/*` of the keeper. A
+//! third listener, behind the same authentication, serves the routes of the hub (see `mcp`). This module makes no
+//! decisions. Only [`response`] maps refusals to HTTP.
 
 mod admission;
 mod auth;

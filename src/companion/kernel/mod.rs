@@ -1,10 +1,10 @@
 //! Python kernels: their processes, sessions and runs.
 //!
-//! [`KernelSessions`] is the entry point for all callers. [`KernelSessions`] finds kernels by name and runs by id. A
-//! [`KernelHandle`] sends messages to the task that owns one process ([`task`]). The task asks a pure function for the
-//! next state and actions ([`policy`]). Before a caller checkpoints a process, the process closes all its connections
-//! ([`detached`]). The session then stays in the checkpoint, across companion restarts, until the session has a kernel
-//! again ([`checkpoint`]). Processes are forked from a [`template`]. Runs outlive the requests that started them
+//! [`KernelSessions`] is the entry point: it finds kernels by name and runs by ID. A [`KernelHandle`] sends messages to
+//! the task that owns one process ([`task`]). The task asks a pure function for the next state and actions
+//! ([`policy`]). Before a caller checkpoints a process, the process closes all its connections ([`detached`]). The
+//! session then stays in the checkpoint, across companion restarts, until the session has a kernel again
+//! ([`checkpoint`]). Processes are forked from a [`template`]. Runs outlive the requests that started them
 //! ([`execution`]).
 
 mod checkpoint;

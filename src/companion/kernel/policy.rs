@@ -33,7 +33,7 @@ pub(super) const KERNEL_INTERRUPT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time limit of the answer to a probe.
 pub(super) const KERNEL_PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Time limit from the spawn to the hello frame.
+/// Time limit from the spawn to the reply to the first request.
 pub(super) const KERNEL_HELLO_TIMEOUT: Duration = Duration::from_secs(60);
 
 const MAX_INTERRUPT_ATTEMPTS: u8 = 2;
@@ -43,12 +43,13 @@ const MAX_KERNEL_RESTART_DELAY: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KernelPolicyState {
-    /// A process was spawned and has not sent its hello frame. `failed_starts`: number of consecutive failures before.
+    /// A process was spawned and has not replied to its first request. `failed_starts`: number of consecutive failures
+    /// before.
     Starting {
         failed_starts: u32,
     },
     Idle,
-    /// Executes a cell or resets.
+    /// A job runs.
     Busy,
     /// Was interrupted `interrupt_attempts` times.
     Stopping {

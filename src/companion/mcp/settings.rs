@@ -20,7 +20,7 @@ impl From<&CompanionSettings> for HubSettings {
             config_files: vec![
                 settings.body_folder.join("mcp.json"),
                 // Written by `osctl up` from `servers` in osctl.yaml.
-                data.join("servers.json"),
+                data_folder.join("servers.json"),
                 // Written by users.
                 settings.data_folder.join("mcp.json"),
             ],

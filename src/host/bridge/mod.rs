@@ -11,7 +11,8 @@
 //! session if the old one is gone. Requests that were in flight are sent again where this is safe ([`resend_policy`]).
 //! The client notices a reconnect only when the result of a call is unknown: that call fails with an error.
 //!
-//! The bridge queues only messages in flight, and does not interpret their contents.
+//! The bridge queues only messages in flight. Of their contents, it reads only the method, IDs, the name or URI, and
+//! the protocol revision in `_meta`.
 
 mod connection;
 mod exchange;

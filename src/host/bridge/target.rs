@@ -25,7 +25,7 @@ impl BridgeTarget {
                 format!("/servers/{name}/mcp")
             }
             Some(name) => {
-                let hint = "`osctl mcp list` lists the servers";
+                let hint = "`osctl mcp ls` lists the servers";
                 return Err(
                     Error::usage(format!("`{name}` is not a valid server name"), hint).into(),
                 );

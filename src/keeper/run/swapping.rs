@@ -86,7 +86,7 @@ impl RunExecutor {
         let waited = since.elapsed();
         if waited > PAUSE_AFTER_QUIESCE_TIMEOUT {
             bail!(
-                "the engine took {} s to set the old container aside, which may have resumed in that time",
+                "pausing the old container took {} s; it may have accepted requests in the meantime",
                 waited.as_secs()
             );
         }

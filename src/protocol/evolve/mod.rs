@@ -30,11 +30,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// The folder of the keeper's socket in `os-host`. It is mounted read-only: the socket can be connected to, and nothing
-/// in the folder can be changed.
+/// The folder of the agent socket in `os-host`, which is `/door` in the keeper. It is mounted read-only: the socket can
+/// be connected to, and nothing in the folder can be changed.
 pub(crate) const KEEPER_SOCKET_FOLDER: &str = "/run/os";
 
-/// The keeper's socket in [`KEEPER_SOCKET_FOLDER`].
+/// The agent socket of the keeper, in [`KEEPER_SOCKET_FOLDER`]: the keeper creates it as `/door/keeper.sock`.
 pub(crate) const KEEPER_SOCKET: &str = "/run/os/keeper.sock";
 
 /// The variable with the name of the keeper's own image.
@@ -167,7 +167,7 @@ pub(crate) mod refusal {
     pub(crate) const KEEPER_FORBIDDEN: &str = "forbidden";
     /// 404: the run does not exist, or can't be rolled back to.
     pub(crate) const KEEPER_NO_SUCH_RUN: &str = "no_such_run";
-    /// 429: too soon after the previous run.
+    /// 429: too many runs in the last hour.
     pub(crate) const KEEPER_RATE_LIMITED: &str = "too_often";
     /// 503: the keeper is answering another request of the same kind.
     pub(crate) const KEEPER_BUSY: &str = "busy";

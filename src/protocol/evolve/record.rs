@@ -90,9 +90,9 @@ pub(crate) enum EvolveStage {
     Verifying,
     /// The new container has answered. For a dry run: the new image has passed its tests.
     Succeeded,
-    /// The old container answers again, with its complete state.
+    /// The old image runs again: the paused old container with its processes, or a new start with the stored state.
     RolledBack,
-    /// Nothing was changed.
+    /// The run ended without a new container; `why` says what was not restored.
     Failed,
 }
 

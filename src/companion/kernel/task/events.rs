@@ -232,7 +232,9 @@ impl KernelOwner {
                         (RunStatus::Interrupted, stop.kernel_lost_error(how))
                     }
                     None => {
-                        let message = format!("while this code ran, {how}; variables are lost");
+                        let message = format!(
+                            "the kernel ended while this code ran: {how}; all variables are lost"
+                        );
                         (RunStatus::Failed, new_run_error("KernelDied", message))
                     }
                 };

@@ -2,7 +2,7 @@
 
 use super::logging::{LogSeverity, send_log_message};
 use super::run_result::{DEFAULT_TOOL_OUTPUT_BYTES, ToolRunContent, ToolRunReport};
-use super::run_wait::{RunWaitEnd, follow_run, parse_seconds};
+use super::run_wait::{RunWaitEnd, parse_seconds, wait_with_progress};
 use super::server::OsServer;
 use super::tool_error::ToolError;
 use super::tool_result::{ToolResult, text_result};
@@ -119,7 +119,8 @@ impl OsServer {
                 ..Execute::new(args.code)
             })
             .await?;
-        let waited = follow_run(self, &cx, &run, || sessions.kernel_report(&run), wait).await;
+        let waited =
+            wait_with_progress(self, &cx, &run, || sessions.kernel_report(&run), wait).await;
         if waited == RunWaitEnd::Cancelled {
             return self.interrupt_cancelled_run(&cx, &run.id).await;
         }
@@ -148,7 +149,7 @@ impl OsServer {
         let handles = &self.factory.0.handles;
         // Cancelling a wait does not interrupt the run.
         if let Ok(run) = handles.sessions.find_run(&args.id) {
-            follow_run(
+            wait_with_progress(
                 self,
                 &cx,
                 &run,
@@ -162,7 +163,7 @@ impl OsServer {
         }
         let run = handles.shells.find_run(&args.id)?;
         let session = run.request.session.clone();
-        follow_run(
+        wait_with_progress(
             self,
             &cx,
             &run,

@@ -62,8 +62,8 @@ pub(super) fn parse_seconds(
     Ok(Some(Duration::from_secs_f64(seconds)))
 }
 
-/// Waits for the end of a run, or until `wait` has passed.
-pub(super) async fn follow_run<W: RunKind>(
+/// Waits for the end of a run, or until `wait` has passed, and reports progress to the caller.
+pub(super) async fn wait_with_progress<W: RunKind>(
     server: &OsServer,
     cx: &RequestContext<RoleServer>,
     run: &Arc<TrackedRun<W>>,

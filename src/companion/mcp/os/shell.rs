@@ -1,7 +1,7 @@
 //! Shell tools: run commands, and install packages with a command.
 
 use super::run_result::{DEFAULT_TOOL_OUTPUT_BYTES, ToolRunContent, ToolRunReport};
-use super::run_wait::{RunWaitEnd, follow_run, parse_seconds};
+use super::run_wait::{RunWaitEnd, parse_seconds, wait_with_progress};
 use super::server::OsServer;
 use super::tool_error::ToolError;
 use super::tool_result::ToolResult;
@@ -110,7 +110,8 @@ impl OsServer {
         let shells = &self.factory.0.handles.shells;
         let session = command.session.clone();
         let run = shells.execute(command).await?;
-        let waited = follow_run(self, cx, &run, || shells.command_report(&session), wait).await;
+        let waited =
+            wait_with_progress(self, cx, &run, || shells.command_report(&session), wait).await;
         if waited == RunWaitEnd::Cancelled {
             // If the client only disconnected, the command continues.
             if !self.is_disconnected() {

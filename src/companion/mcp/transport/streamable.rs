@@ -1,4 +1,5 @@
-//! Streamable HTTP with sessions: the revisions 2025-03-26 to 2025-11-25.
+//! Streamable HTTP with sessions, which the revisions 2025-03-26 to 2025-11-25 specify. A session may also use
+//! 2024-11-05, although that revision specifies only HTTP+SSE ([`super::legacy_sse`]).
 
 use super::refusal::{self, api_error_response};
 use super::stream_response::{self, OnDisconnect, SseEventId, SseFormat, SseIdKind};

@@ -21,7 +21,7 @@ impl ServerTask {
             let rest = (until - self.started_at.elapsed()).as_secs() + 1;
             let name = &self.spec.config.name;
             let why = format!(
-                "{}; the hub restarts the server in {rest} s at the earliest; `osctl logs mcp/{name}` shows its log",
+                "{}; the hub will not restart the server for {rest} s; `osctl logs mcp/{name}` shows its log",
                 self.last_failure
             );
             return self.fail_all(&why);
