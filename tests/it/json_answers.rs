@@ -16,7 +16,8 @@ mod shape;
 trials![answers_of_an_instance_have_the_published_shape];
 
 /// Answers that need an instance with `--criu`.
-const CHECKPOINT_ANSWERS: [&str; 3] = [
+const CHECKPOINT_ANSWERS: [&str; 4] = [
+    "CheckpointsAnswer",
     "CheckpointAnswer",
     "RestoreAnswer",
     "CheckpointRemovedAnswer",

@@ -65,7 +65,7 @@ impl KernelOwner {
                 let _ = admitted.send(answer);
             }
             KernelMessage::Query {
-                query: mut query,
+                mut query,
                 quiet,
                 done,
             } => match self.admit_job(false, 0) {
