@@ -163,7 +163,7 @@ fn show_reports_what_a_run_changed_kept_and_lost() {
         "kept and lost",
         "  session `default`: ",
         "    lost: `lost` (",
-        "  shell:default: it is in `/data`, with its environment",
+        "  shell:default: in `/data`, with environment",
     ] {
         assert!(shown.contains(line), "{line}: {shown}");
     }

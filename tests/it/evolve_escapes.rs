@@ -216,7 +216,7 @@ fn a_planted_configuration_gains_nothing() {
     for (body, why) in [
         ("../elsewhere", "must be in the project"),
         ("/etc", "must be in the project"),
-        ("out", "no folder"),
+        ("out", "is not a folder"),
     ] {
         let planted = format!(
             "import os\nos.path.lexists('/repo/out') or os.symlink('/etc', '/repo/out')\n\

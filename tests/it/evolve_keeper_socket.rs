@@ -95,7 +95,7 @@ fn the_keepers_socket_accepts_nothing_but_requests_for_runs() {
             answer.contains(r#""reply":"refused""#) && answer.contains(refusal),
             "{request}: {answer}"
         );
-        assert_logged(&home, "refused: ", refusal);
+        assert_logged(&home, "refused a request: ", refusal);
     }
     // The socket's folder is read-only, and the keeper's files are not in the container.
     for attempt in [
@@ -236,7 +236,7 @@ fn the_number_of_runs_from_inside_is_limited_per_hour() {
     let (_, kind, message) = refused.error();
     assert_eq!(kind, "too_often");
     assert!(message.contains("no more than 30 runs"), "{message}");
-    assert_logged(&home, "refused: ", "no more than 30 runs");
+    assert_logged(&home, "refused a request: ", "no more than 30 runs");
     // Runs of the user are not limited.
     write(&home, "Dockerfile", DOCKERFILE);
     home.ok(["evolve", "--dry-run"]);
