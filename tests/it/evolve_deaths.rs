@@ -2,8 +2,6 @@
 //! everything that it runs. Within a minute after it is back, one healthy `os-host` runs by itself, of the image that
 //! the history names, and remembers.
 
-use crate::cryo::stored;
-use crate::durable_runs::ask;
 use crate::evolve::{assert_remembers, containers, engine, on_second, remember, write};
 use crate::evolve_faults::{POINTS, assert_history_matches, evolve_until};
 use crate::harness::Home;
@@ -11,7 +9,7 @@ use crate::second_engine::{HeldPorts, Second, until};
 use crate::trials;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use std::thread::{self, JoinHandle};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 trials![
@@ -138,22 +136,22 @@ fn die(deaths: &[(Death, Moment)]) {
 struct Storing {
     number: usize,
     acknowledged: u64,
-    /// Its generation; nothing without an answer.
-    on_its_way: JoinHandle<Option<u64>>,
+    on_its_way: Child,
 }
 
 impl Storing {
     fn start(home: &Home, number: usize) -> Self {
-        let api = home.api();
-        api.exec(&format!("n = {number}, 'acknowledged'"));
-        let acknowledged = stored(&api, &json!({}))["generation"].as_u64().unwrap();
-        api.exec(&format!(
-            "import os; n = {number}, 'on its way'; big = os.urandom(128 << 20)"
-        ));
-        let on_its_way = thread::spawn(move || {
-            let (status, reply) = ask(&api, "POST", "/cryo/store", &json!({}))?;
-            (status == 200).then(|| reply["generation"].as_u64())?
-        });
+        home.ok(["exec", &format!("n = {number}, 'acknowledged'")]);
+        let acknowledged = store(home);
+        let code =
+            format!("import os; n = {number}, 'on its way'; big = os.urandom(128 << 20); None");
+        home.ok(["exec", &code]);
+        let mut command = home.command(["--json", "cryo", "store"]);
+        let on_its_way = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
         let part = home
             .data()
             .join(format!("cryo/default/{}.part", acknowledged + 1));
@@ -172,9 +170,10 @@ impl Storing {
             acknowledged,
             on_its_way,
         } = self;
-        let told = on_its_way.join().unwrap();
-        let api = home.api();
-        let from = &api.get("/status").json()["restored_from"];
+        let output = on_its_way.wait_with_output().unwrap();
+        let reply: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        let told = reply["generation"].as_u64();
+        let from = &home.json(["status"])["sessions"][0]["restored_from"];
         let generation = from["generation"].as_u64().unwrap();
         assert!(
             generation >= acknowledged && Some(generation) >= told,
@@ -184,15 +183,21 @@ impl Storing {
             true => "acknowledged",
             false => "on its way",
         };
+        let ran = home.ok(["exec", "n"]);
         assert_eq!(
-            api.exec("n")["result"],
-            format!("({number}, '{word}')"),
+            ran.stdout,
+            format!("({number}, '{word}')\n"),
             "{what}: {from}"
         );
-        api.exec("big = None");
-        let next = stored(&api, &json!({}))["generation"].as_u64().unwrap();
+        home.ok(["exec", "big = None"]);
+        let next = store(home);
         assert!(next > generation, "{what}: {next} after {from}");
     }
+}
+
+/// The number of the generation.
+fn store(home: &Home) -> u64 {
+    home.json(["cryo", "store"])["generation"].as_u64().unwrap()
 }
 
 fn kill(second: &mut Second, death: Death) -> Option<HeldPorts> {
