@@ -26,6 +26,23 @@ impl Drop for Page {
     }
 }
 
+/// Connects to the desktop once more, and says what happens, with the latest requests of the page.
+const CONNECTION_TRACE: &str = "(async () => {
+    const log = [], begin = performance.now();
+    const note = (what) => log.push(`${Math.round(performance.now() - begin)} ms: ${what}`);
+    await new Promise((done) => {
+        const socket = new WebSocket(`ws://${location.host}/desktop/socket`, ['binary']);
+        socket.binaryType = 'arraybuffer';
+        socket.onopen = () => note('open');
+        socket.onmessage = ({ data }) => { note(`${data.byteLength} bytes`); done(); };
+        socket.onclose = ({ code }) => { note(`closed with ${code}`); done(); };
+        setTimeout(done, 20000);
+    });
+    const requests = performance.getEntriesByType('resource').slice(-8);
+    const times = requests.map((e) => [e.name, e.responseStatus, Math.round(e.startTime), Math.round(e.duration)]);
+    return [document.visibilityState, log, times];
+})()";
+
 impl Page {
     pub(crate) fn open(url: &str, (width, height): (u16, u16)) -> Self {
         provide("chromium", &["chromium"]);
@@ -149,7 +166,10 @@ impl Page {
             }
             if begin.elapsed() > TEST_TIMEOUT {
                 let shown = self.value("document.body.innerText.slice(0, 500)");
-                panic!("`{expression}` did not come true; the page shows {shown}");
+                let trace = self.value(CONNECTION_TRACE);
+                panic!(
+                    "`{expression}` did not come true; the page shows {shown}; a connection of it: {trace}"
+                );
             }
             std::thread::sleep(std::time::Duration::from_millis(50));
         }
