@@ -80,3 +80,19 @@ def test_types_made_in_c_are_lost_with_their_own_reason(fork, tmp_path: Path) ->
     assert lost(reload(kernel, tmp_path / "s" / "1")) == reasons
     probe = "one.value, rest[0].value, rest[1].value, kinds == [ctypes.c_int, ctypes.Array], list(make())"
     assert ask(kernel, probe) == "(1, 2.5, b'c', True, [4, 5])"
+
+
+def test_classes_whose_metaclass_answers_for_missing_attributes_come_back(
+    fork, tmp_path: Path
+) -> None:
+    code = (
+        "import pydantic, numpy as np\nclass M(pydantic.BaseModel):\n    a: int\n    b: list[str] = []\nm = M(a=1, b=['x'])\n"
+        "class Meta(type):\n    def __getattr__(cls, name): raise AttributeError(name)\nclass C(metaclass=Meta):\n    v = 1\nc = C()\n"
+        "kept = [np.dtype('f8'), {'d': np.zeros(2)}]; kept.append(kept[1]['d'].dtype)"
+    )
+    assert lost(store(fork(code), tmp_path / "s" / "1")) == {}
+    kernel = fork()
+    assert lost(reload(kernel, tmp_path / "s" / "1")) == {}
+    assert ask(kernel, "m.model_dump(), M(a='2').a, c.v, type(C) is Meta") == (
+        "({'a': 1, 'b': ['x']}, 2, 1, True)"
+    )
