@@ -49,6 +49,13 @@ def is_scalar(kind: type) -> bool:
     return issubclass(kind, sys.modules["numpy"].generic)
 
 
+def is_dtype(kind: type) -> bool:
+    """Whether instances are types of array items, which pickle copies and numpy shares."""
+    return kind.__module__ in ("numpy", "numpy.dtypes") and issubclass(
+        kind, sys.modules["numpy"].dtype
+    )
+
+
 def split_memory(memory: memoryview) -> Iterator[bytes]:
     """Yields parts as bytes: C compares bytes as a whole, but not memory views."""
     for at in range(0, len(memory), _CHUNK_BYTES):

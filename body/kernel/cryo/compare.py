@@ -223,7 +223,8 @@ class Comparison:
         there = self._met.get(id(x))
         if there == id(y):
             return False
-        if there is not None and type(x) is not tuple and x is not y:
+        is_value = type(x) is tuple or arrays.is_dtype(type(x))
+        if there is not None and not is_value and x is not y:
             raise Different(x, "is no longer shared")
         self._met[id(x)] = id(y)
         return True

@@ -111,6 +111,8 @@ def function(
 
 
 def set_function(target: types.FunctionType, state: dict[str, Any]) -> None:
+    """Sets the state; `__globals__` are names that a copy of a namespace has for this function."""
+    target.__globals__.update(state.pop("__globals__", {}))
     target.__dict__.update(state.pop("__dict__", {}))
     for name, value in state.items():
         setattr(target, name, value)

@@ -113,6 +113,8 @@ def _answers_for_all(kind: type) -> bool:
     that pickle looks up before the object is filled."""
     if kind in copyreg.dispatch_table or not kind.__flags__ & _HEAP_TYPE:
         return False
+    if issubclass(kind, type):  # `reduce_class` sets the state of classes itself
+        return False
     own = [vars(each) for each in kind.__mro__ if each.__flags__ & _HEAP_TYPE]
     overrides = any(way in names for names in own for way in ("__getattr__", "__getattribute__"))
     return overrides and not any("__setstate__" in vars(each) for each in kind.__mro__)

@@ -1,7 +1,8 @@
 """Functions and classes that no import finds: stored by content.
 
 A function of the namespace is made over the namespace of the reload, so that it sees globals set
-later. Closure cells are separate objects, so that closures share them.
+later; `scopes` has the rule of copies of it. Closure cells are separate objects, so that closures
+share them.
 """
 
 from __future__ import annotations
@@ -18,11 +19,17 @@ from typing import Any
 
 from . import make
 from .environment import is_environment, read_attribute
+from .scopes import CopiedScope, is_copy, used_names
 from .type_hints import TypeHints
 from .unsaveable import Unsaveable
 
 Reduced = Any
 _DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+_C_METHODS = (
+    types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.WrapperDescriptorType,
+)
 _STATE_NAMES = ("__module__", "__qualname__", "__doc__", "__annotations__", "__annotate__")
 _SETTABLE = frozenset((*_STATE_NAMES, "__abstractmethods__", "__type_params__"))
 """Attributes of classes that `type` defines."""
@@ -40,6 +47,8 @@ class Values:
         self._importable: dict[str, bool] = {}
         self.spaces: dict[int, types.ModuleType] = {}
         """Modules made by code, by the id of their functions' globals."""
+        self._copies: dict[int, CopiedScope | None] = {}
+        """Copies of namespaces, by the id of the dict."""
         self.modules: set[str] = set()
         """Modules of objects that are stored by name."""
         self.packages: set[str] = set()
@@ -93,6 +102,8 @@ class Values:
                 if self.is_importable(name):
                     where = str(name)
                     self.modules.add(where)
+            else:
+                where = self._find_copy(scope) or scope
         args = (function.__code__, where, function.__name__, function.__closure__)
         state = {
             "__qualname__": function.__qualname__,
@@ -105,7 +116,17 @@ class Values:
         }
         if getattr(function, "__type_params__", ()):
             state["__type_params__"] = function.__type_params__
+        if type(where) is CopiedScope:
+            state["__globals__"] = used_names(function)
         return make.function, args, state, None, None, make.set_function
+
+    def _find_copy(self, scope: dict[str, Any]) -> CopiedScope | None:
+        """Returns what stands for a copy of a namespace; a variable is stored in whole."""
+        if id(scope) not in self._copies:
+            is_variable = any(each is scope for each in self._namespace.values())
+            copied = is_copy(scope, self.loaded) and not is_variable
+            self._copies[id(scope)] = CopiedScope(scope) if copied else None
+        return self._copies[id(scope)]
 
     def reduce_code(self, code: types.CodeType) -> Reduced:
         name = code.co_filename
@@ -158,7 +179,7 @@ class Values:
     def reduce_class(self, cls: type) -> Reduced:
         if any(cls is each for each in _NAMELESS) or self.is_named(cls):
             return NotImplemented
-        if not cls.__flags__ & (1 << 9):  # made in C, without a known name
+        if not cls.__flags__ & (1 << 9) or _is_made_in_c(cls):  # without a known name
             named = _types_name(cls)
             if named is None:
                 raise Unsaveable(f"the type `{cls.__qualname__}` has no importable name")
@@ -281,6 +302,14 @@ def _is_fixed(cls: type, name: str) -> bool:
 def _is_made(cls: type, name: str, value: Any) -> bool:
     """Whether Python adds this attribute to each class."""
     return isinstance(value, _DESCRIPTORS) and getattr(value, "__objclass__", None) is cls
+
+
+def _is_made_in_c(cls: type) -> bool:
+    """Whether a class has methods in C that no class made by Python code has of its own."""
+    return any(
+        type(each) in _C_METHODS and each.__objclass__ is cls
+        for each in type.__dict__["__dict__"].__get__(cls).values()
+    )
 
 
 def _types_name(cls: type) -> str | None:

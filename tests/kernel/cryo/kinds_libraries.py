@@ -7,6 +7,7 @@ import altair, attr, attrs, bs4, jinja2, markupsafe, msgspec, narwhals, networkx
 import plotly.graph_objects as go, pydantic, pyrsistent, rpds, sortedcontainers, sqlalchemy
 import sqlalchemy.orm, sympy, xarray
 import matplotlib.pyplot as plt, matplotlib.cm, matplotlib.colors
+import dask.array, dask.bag, dask.delayed, duckdb, lightgbm, openai, openai.types.chat, shapely, shapely.prepared
 import dateutil.tz, dateutil.relativedelta, packaging.version, pyparsing, referencing, traitlets
 from IPython.display import HTML, Markdown
 """
@@ -94,4 +95,42 @@ LIBRARIES = [
     ("class C(traitlets.HasTraits):\n    a = traitlets.Int(3)\nX = C(a=4)", "X.a"),
     ("X = unittest.mock.MagicMock(return_value=3)", "X()"),
     ("X = configparser.ConfigParser(); X.read_string('[s]\\na = 1')", "X['s']['a']"),
+    (
+        "X = lightgbm.train({'verbose': -1, 'min_data_in_leaf': 1, 'num_threads': 1}, lightgbm.Dataset(np.arange(20.).reshape(10, 2), np.arange(10.)), 2)",
+        "X.num_trees(), X.predict([[1., 2.]], num_threads=1).tolist()",
+    ),
+    ("X = lightgbm.Dataset(np.ones((4, 2)), [1, 2, 3, 4])", "X.data.shape, list(X.label)"),
+    ("X = lightgbm.early_stopping(3)", "X.stopping_rounds"),
+    ("X = dask.delayed(sum)([1, 2])", "X.compute(scheduler='synchronous')"),
+    (
+        "@dask.delayed\ndef F(a): return a + 1\nX = F(F(1))",
+        "X.compute(scheduler='synchronous')",
+    ),
+    ("X = dask.array.ones((4, 4), chunks=2).sum()", "float(X.compute(scheduler='synchronous'))"),
+    (
+        "X = dask.bag.from_sequence([1, 2, 3], npartitions=2).map(lambda v: v * 2)",
+        "X.compute(scheduler='synchronous')",
+    ),
+    ("X = shapely.Point(1, 2)", "X.wkt, X == shapely.Point(1, 2)"),
+    ("X = shapely.Polygon([(0, 0), (1, 0), (0, 1)]).buffer(1)", "X.area, X.wkt"),
+    ("X = shapely.set_srid(shapely.LineString([(0, 0), (1, 1)]), 4326)", "shapely.get_srid(X)"),
+    ("X = np.array([shapely.Point(1, 2), shapely.MultiPoint([(0, 0)])])", "[str(v) for v in X]"),
+    (
+        "X = shapely.STRtree([shapely.Point(1, 2), shapely.Point(3, 4)])",
+        "X.query(shapely.Point(3, 4)).tolist()",
+    ),
+    ("X = shapely.prepared.prep(shapely.Point(1, 2))", "X.contains(shapely.Point(1, 2))"),
+    ("X = duckdb.connect()", "X.sql('select 42').fetchall()"),
+    ("X = duckdb.connect().sql('select 42 as a')", "X.columns"),
+    ("X = duckdb.connect().sql('select 42 as a').df()", "X['a'].tolist()"),
+    ("X = duckdb.CatalogException('none')", "X.args"),
+    ("X = openai.OpenAI(api_key='none')", "X.api_key, str(X.base_url)"),
+    ("X = openai.AsyncOpenAI(api_key='none')", "X.api_key, str(X.base_url)"),
+    ("X = {'chat': openai.OpenAI(api_key='none').chat}", "type(X['chat']).__name__"),
+    (
+        "X = openai.types.chat.ChatCompletionMessage(role='assistant', content='t')",
+        "X.model_dump()",
+    ),
+    ("X = openai.Timeout(3.0)", "X.read"),
+    ("X = openai.OpenAIError('none')", "X.args"),
 ]

@@ -67,7 +67,7 @@ def check(verdicts: dict[str, list[str]], least: int) -> None:
     counts = Counter({verdict: len(names) for verdict, names in verdicts.items()})
     for lie in LIES:
         assert not verdicts.get(lie), (lie, verdicts[lie])
-    assert counts["altered and same"] < 6, verdicts  # false alarms
+    assert counts["altered and same"] < 7, verdicts  # false alarms
     assert counts["saved and same"] + counts["recipe and same"] >= least, counts
 
 
@@ -78,7 +78,7 @@ def make(kernel: Kernel, some: list[Kind]) -> None:
         assert run.status == "completed", (kind, run.traceback)
 
 
-KINDS = 695
+KINDS = 718
 
 
 def test_saved_variables_come_back_equal(fork, tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_saved_variables_come_back_equal(fork, tmp_path: Path) -> None:
     assert len(DYNAMIC) > 84  # this number of cloudpickle's tests make an object and load it
     make(kernel, some)
     verdicts = judge(fork, kernel, [(each.variable, each.probe) for each in some], tmp_path)
-    check(verdicts, 610)
+    check(verdicts, 630)
 
 
 DILL = """
