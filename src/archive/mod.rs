@@ -13,32 +13,32 @@
 //!
 //! An interrupted stream can be continued at a [`ResumePoint`]. Owners and extended attributes are not transferred.
 
-mod background_writer;
+mod chunk_channel;
 mod error;
 mod folder;
 mod member;
 mod pack;
 mod pax_records;
-mod pipe;
 mod reader;
 mod resume_point;
 mod sparse;
 mod sparse_map;
-mod temporary;
+mod temporary_name;
 mod unpack;
+mod writeback_hints;
 mod writer;
 
-pub(crate) use background_writer::BackgroundWriter;
+pub(crate) use chunk_channel::{
+    ChunkReader, ChunkReceiver, ChunkSender, ChunkWriter, chunk_reader, chunk_writer,
+};
 pub(crate) use error::ArchiveError;
 pub(crate) use folder::{EntryStat, Folder, native_name, set_mode_and_mtime};
 pub(crate) use pack::{ErrorReporting, PackSource, pack_stream};
-pub(crate) use pipe::{
-    ChunkReader, ChunkReceiver, ChunkSender, ChunkWriter, chunk_reader, chunk_writer,
-};
 pub(crate) use resume_point::{ReadProgress, ResumePoint, VerifiedReader};
 pub(crate) use sparse::data_segments;
-pub(crate) use temporary::{random_id, temporary_name};
+pub(crate) use temporary_name::{random_id, temporary_name};
 pub(crate) use unpack::{UnpackPolicy, UnpackTotals, unpack_archive};
+pub(crate) use writeback_hints::BackgroundWriter;
 
 /// Bytes per read or write.
 pub(crate) const ARCHIVE_CHUNK_BYTES: usize = 256 << 10;

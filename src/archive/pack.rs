@@ -6,10 +6,10 @@
 //! same tree gives the same archive, and packing can start at a resume point.
 
 use super::ARCHIVE_CHUNK_BYTES;
+use super::chunk_channel::{ChunkReceiver, ChunkWriter, chunk_writer};
 use super::error::ArchiveError;
 use super::folder::{EntryStat, Folder, name_bytes};
 use super::member::{ArchiveMember, DataSegment, MemberKind};
-use super::pipe::{ChunkReceiver, ChunkWriter, chunk_writer};
 use super::resume_point::ResumePoint;
 use super::sparse::data_segments;
 use super::writer::TarWriter;

@@ -12,7 +12,7 @@ use super::member::{ArchiveMember, DataSegment, MemberKind};
 use super::pack::MAX_FOLDER_DEPTH;
 use super::reader::TarReader;
 use super::resume_point::VerifiedReader;
-use super::temporary::temporary_name;
+use super::temporary_name::temporary_name;
 use crate::protocol::files::{EntryKind, Mtime};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

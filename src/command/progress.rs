@@ -2,7 +2,7 @@
 
 use super::CommandContext;
 use crate::error::Result;
-use crate::host::long_call::LongCall;
+use crate::host::progress_stream::LongCall;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

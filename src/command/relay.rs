@@ -2,7 +2,7 @@
 //! machine.
 
 use crate::error::{Result, VerbOutcome};
-use crate::protocol::relay::RELAY_CONNECTED;
+use crate::protocol::relay_handshake::RELAY_CONNECTED;
 use crate::ui::Ui;
 use anyhow::Context;
 use clap::Args;

@@ -3,7 +3,7 @@
 use super::folders::Folders;
 use super::instance::{INSTANCE_LABEL, Instance};
 use super::provision::InstallConsent;
-use super::{base, keeper, proxies_and_ca, specification};
+use super::{base, container_spec, keeper, proxies_and_ca};
 use crate::config::{Config, DesktopRun};
 use crate::engine::{
     ClassicBuild, Docker, EngineImage, EngineProgress, IMAGE_LABEL, ImageBuild, ImageBuilder,
@@ -110,7 +110,7 @@ pub(crate) async fn ensure_image(
     let (dialect, builder) = match can_use_buildkit(docker) {
         true => (DockerfileDialect::BuildKit, ImageBuilder::BuildKit),
         false => {
-            let limits = specification::container_limits(config);
+            let limits = container_spec::container_limits(config);
             let network = Some(instance.network_name());
             let classic = ClassicBuild::new(build_scope(instance), &limits, network);
             (DockerfileDialect::Classic, ImageBuilder::Classic(classic))

@@ -3,17 +3,17 @@
 //! Every response states its protocol version, so a call takes one round trip on an open connection and never misreads
 //! a companion of another version.
 
-mod failure;
+mod error;
 
-pub(crate) use failure::not_running_error;
+pub(crate) use error::not_running_error;
 
 use super::bounded_response::{MAX_JSON_BYTES, check_values, read_body};
 use super::events::ClientRunEvents;
 use super::instance::{Instance, InstanceRecord};
-use super::long_call::LongCall;
 use super::ports::connect_address;
-use super::proof::ProofLayer;
+use super::progress_stream::LongCall;
 use super::secrets::sha256_fingerprint;
+use super::token_proof::ProofLayer;
 use super::tunnel::Tunnel;
 use crate::error::Result;
 use crate::protocol::criu::{
@@ -32,7 +32,7 @@ use crate::protocol::shell::{ShellLocation, ShellReply, ShellRequest};
 use crate::protocol::{self, PROTOCOL_VERSION_HEADER};
 use anyhow::Context;
 use bytes::Bytes;
-use failure::read_refusal;
+use error::read_refusal;
 use reqwest::header::{
     ACCEPT, CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE,
 };

@@ -1,7 +1,7 @@
 //! Calls that store, reload, list and remove the objects of sessions, over the companion's API.
 
 use super::client::CompanionClient;
-use super::long_call::LongCall;
+use super::progress_stream::LongCall;
 use crate::error::Result;
 use crate::protocol::cryo::{
     CryoListing, CryoRemoved, CryoStore, CryoStored, GenerationDetails, ReloadReply, ReloadRequest,

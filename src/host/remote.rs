@@ -4,10 +4,10 @@
 //! The project is copied once. From then on the copy is the project, and the agent changes it: the image is built from
 //! the body in the copy, and `osctl cp` copies files in both directions.
 
+use super::container_spec::{CONTAINER_DATA_PATH, CONTAINER_PROJECT_PATH};
 use super::download::DownloadWriter;
 use super::instance::{INSTANCE_LABEL, Instance, InstanceRecord, RemoteEngine};
 use super::secrets::write_private;
-use super::specification::{CONTAINER_DATA_PATH, CONTAINER_PROJECT_PATH};
 use super::{keeper, mcp};
 use crate::archive::{ErrorReporting, Folder, PackSource, ResumePoint, pack_stream};
 use crate::config::Config;

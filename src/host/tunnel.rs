@@ -3,7 +3,7 @@
 
 use crate::engine::{ContainerPhase, Docker, EngineAddress, EngineExecPipes};
 use crate::error::{Error, Result};
-use crate::protocol::relay::RELAY_CONNECTED;
+use crate::protocol::relay_handshake::RELAY_CONNECTED;
 use crate::protocol::text_sanitizer;
 use anyhow::bail;
 use bytes::Bytes;

@@ -9,6 +9,9 @@ pub(crate) use result::{UpOutcome, UpResult};
 use self::image::ChosenImage;
 use super::applied_settings::{AppliedSettings, SettingChanges};
 use super::client::CompanionClient;
+use super::container_spec::{
+    EngineContext, PASSED_ENV_DIGEST_LABEL, keep_running_variables, make_container_spec,
+};
 use super::folders::{Folders, ensure_private_folder};
 use super::health::HealthWatch;
 use super::instance::{INSTANCE_LABEL, Instance, InstanceRecord};
@@ -19,9 +22,6 @@ use super::provision::InstallConsent;
 use super::remote::RemoteVolumes;
 use super::replace::ContainerReplacer;
 use super::replace_via_keeper::{KeeperReplacement, ReplaceTarget};
-use super::specification::{
-    EngineContext, PASSED_ENV_DIGEST_LABEL, keep_running_variables, make_container_spec,
-};
 use super::{mcp, ports};
 use crate::config::ResolvedConfig;
 use crate::engine::{Container, ContainerPhase, Docker, Engine, EngineProgress, SPEC_DIGEST_LABEL};

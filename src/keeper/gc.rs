@@ -161,7 +161,7 @@ mod tests {
     use super::{fallback_images, is_last_fallback_tag, outdated_tags, unneeded_image_ids};
     use crate::engine::{EngineImage, IMAGE_LABEL};
     use crate::keeper::journal::{RunJournalEntry, RunJournalStep};
-    use crate::keeper::samples::{sample_entry, sample_record};
+    use crate::keeper::test_samples::{sample_entry, sample_record};
     use crate::protocol::evolve::{EvolveRecord, EvolveStage, RunTask};
     use std::collections::HashMap;
 

@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::protocol::evolve::EvolveRunId;
-use crate::protocol::evolve::inside::ExpectedState;
+use crate::protocol::evolve::container_reports::ExpectedState;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
@@ -131,7 +131,7 @@ fn sync_folder(path: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::{RunJournal, RunJournalEntry, RunJournalStep};
-    use crate::keeper::samples::sample_entry;
+    use crate::keeper::test_samples::sample_entry;
 
     #[test]
     fn what_is_written_is_read_by_who_comes_next() {

@@ -52,11 +52,11 @@ mod run_diff;
 mod run_log;
 mod run_request;
 mod run_store;
-#[cfg(test)]
-mod samples;
 mod sanitize;
 mod stage_transitions;
 mod target;
+#[cfg(test)]
+mod test_samples;
 
 use crate::error::Result;
 use crate::protocol::evolve::KEEPER_IMAGE_VARIABLE;

@@ -12,8 +12,8 @@ mod tests;
 use super::journal::RunJournalStep;
 use super::reconcile::recorded_image;
 use super::recovery::interrupted_run_end;
-use super::samples::sample_record;
 use super::stage_transitions::{self, StageOutcome};
+use super::test_samples::sample_record;
 use crate::protocol::evolve::{EvolveStage, RunTask};
 
 /// Containers and their images: the old one, the one that the run deploys, the one that the host deploys.

@@ -181,7 +181,7 @@ fn append_to_record(run_store: &KeeperRunStore, run: Option<&EvolveRunId>, what:
 mod tests {
     use super::{UnreachableContainer, UnreachableFile, append_to_record};
     use crate::keeper::run_store::KeeperRunStore;
-    use crate::keeper::samples::sample_record;
+    use crate::keeper::test_samples::sample_record;
     use crate::protocol::evolve::EvolveStage;
 
     #[test]

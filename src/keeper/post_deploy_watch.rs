@@ -159,7 +159,7 @@ pub(super) fn find_previous_image<'a>(
 mod tests {
     use super::{WatchSample, find_failure, proven_image, rank_fallback_images};
     use crate::keeper::journal::{RunJournalEntry, RunJournalStep};
-    use crate::keeper::samples;
+    use crate::keeper::test_samples;
     use crate::protocol::evolve::{EvolveRecord, EvolveStage, RunTask};
     use std::time::Duration;
 
@@ -167,12 +167,12 @@ mod tests {
         RunJournalEntry {
             previous: Some(previous.into()),
             image: Some(image.into()),
-            ..samples::sample_entry(RunJournalStep::Probation)
+            ..test_samples::sample_entry(RunJournalStep::Probation)
         }
     }
 
     fn brought(image: &str, previous: &str) -> EvolveRecord {
-        samples::sample_record(EvolveStage::Succeeded, image, previous)
+        test_samples::sample_record(EvolveStage::Succeeded, image, previous)
     }
 
     #[test]

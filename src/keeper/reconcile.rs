@@ -184,7 +184,7 @@ fn host_created_record(
 mod tests {
     use super::{host_created_record, recorded_image};
     use crate::keeper::run_store::KeeperRunStore;
-    use crate::keeper::samples::sample_record;
+    use crate::keeper::test_samples::sample_record;
     use crate::protocol::evolve::{EvolveRecord, EvolveStage};
 
     #[test]

@@ -263,7 +263,7 @@ mod tests {
     use crate::keeper::KeeperSettings;
     use crate::keeper::journal::{RunJournal, RunJournalEntry, RunJournalStep};
     use crate::keeper::run_store::KeeperRunStore;
-    use crate::keeper::samples;
+    use crate::keeper::test_samples;
     use crate::protocol::evolve::EvolveStage;
 
     fn entry(step: RunJournalStep) -> RunJournalEntry {
@@ -271,7 +271,7 @@ mod tests {
             old: Some("old".into()),
             previous: Some("before".into()),
             image: Some("new".into()),
-            ..samples::sample_entry(step)
+            ..test_samples::sample_entry(step)
         }
     }
 

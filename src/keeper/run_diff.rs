@@ -111,7 +111,7 @@ mod tests {
     use super::{BodyFileMap, compare_bodies, list_run_changes};
     use crate::image::Body;
     use crate::keeper::run_store::KeeperRunStore;
-    use crate::keeper::samples;
+    use crate::keeper::test_samples;
     use crate::protocol::evolve::{EvolveRecord, EvolveStage, FileEdit, RunTask, built_body_name};
 
     fn files(all: &[(&str, &[u8])]) -> BodyFileMap {
@@ -212,7 +212,7 @@ mod tests {
             let record = EvolveRecord {
                 run: self.run_store.create_run(self.second).unwrap(),
                 task,
-                ..samples::sample_record(status, image, previous)
+                ..test_samples::sample_record(status, image, previous)
             };
             self.run_store.save_previous_body(&record).unwrap();
             if task == RunTask::Evolve {
@@ -286,7 +286,7 @@ mod tests {
         // A run whose body was refused by a rule has a body; a run whose body could not be read has none.
         let unread = EvolveRecord {
             run: runs.run_store.create_run(runs.second + 1.0).unwrap(),
-            ..samples::sample_record(EvolveStage::Failed, "none", "one")
+            ..test_samples::sample_record(EvolveStage::Failed, "none", "one")
         };
         let why = runs.diff_text(&unread);
         assert!(why.contains("did not read a body"), "{why}");

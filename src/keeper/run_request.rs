@@ -13,7 +13,7 @@ use super::{
 use crate::engine::{ContainerPhase, EngineProgress};
 use crate::error::Result;
 use crate::protocol::error::ApiError;
-use crate::protocol::evolve::inside::ExpectedState;
+use crate::protocol::evolve::container_reports::ExpectedState;
 use crate::protocol::evolve::{
     EvolveCaller, EvolveRecord, EvolveRunId, EvolveStage, RunTask, refusal,
 };

@@ -2,7 +2,7 @@
 //! is untrusted.
 
 use crate::protocol::cryo::ReceiptRow;
-use crate::protocol::evolve::inside::{EvolveCheck, NonVariableState, SessionReceipt};
+use crate::protocol::evolve::container_reports::{EvolveCheck, NonVariableState, SessionReceipt};
 use crate::protocol::text_sanitizer::sanitize_text;
 
 /// Bytes of output that a verb in the container may write.
@@ -107,7 +107,7 @@ mod tests {
         sanitize_receipt, sanitize_sentence,
     };
     use crate::protocol::cryo::{CryoVerdict, ReceiptRow};
-    use crate::protocol::evolve::inside::{
+    use crate::protocol::evolve::container_reports::{
         EvolveCheck, NonVariableState, RestoreMethod, SessionReceipt,
     };
 

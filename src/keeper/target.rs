@@ -8,7 +8,7 @@ use crate::engine::{
     set_spec_digest,
 };
 use crate::error::{Error, Result};
-use crate::protocol::evolve::inside::ResumeReply;
+use crate::protocol::evolve::container_reports::ResumeReply;
 use crate::protocol::evolve::{DeployConfig, EvolveRunId, KEEPER_SOCKET_FOLDER, portless_network};
 use crate::protocol::spec::{ContainerRestartPolicy, ContainerSpec, Mount, Volume};
 use anyhow::{Context, bail};

@@ -19,7 +19,7 @@ pub(crate) mod progress;
 pub(crate) mod proof;
 pub(crate) mod pty;
 pub(crate) mod quote;
-pub(crate) mod relay;
+pub(crate) mod relay_handshake;
 pub(crate) mod restored;
 pub(crate) mod service;
 pub(crate) mod session;

@@ -117,15 +117,15 @@ fn each_layer_names_only_what_it_may() {
                 "ui",
             ],
             "host" => &["archive", "config", "engine", "error", "image", "protocol"],
-            "companion" => &["archive", "error", "model", "protocol"],
+            "companion" => &["archive", "error", "model_checker", "protocol"],
             "archive" => &["protocol"],
             "engine" => &["error", "protocol"],
             "image" => &["archive", "error", "protocol"],
-            "keeper" => &["engine", "error", "image", "model", "protocol"],
+            "keeper" => &["engine", "error", "image", "model_checker", "protocol"],
             "config" => &["error"],
             "ui" => &["engine", "error", "protocol"],
-            // `model` is only for the tests.
-            "protocol" | "error" | "model" => &[],
+            // `model_checker` is only for the tests.
+            "protocol" | "error" | "model_checker" => &[],
             other => panic!("`{other}` is a layer without a law"),
         }
     };
@@ -151,7 +151,7 @@ fn each_library_is_used_only_in_its_place() {
             &[
                 "companion/http/",
                 "companion/desktop/cdp.rs",
-                "host/proof.rs",
+                "host/token_proof.rs",
             ],
         ),
         ("x11rb", &["companion/display/"]),
@@ -172,20 +172,20 @@ fn each_library_is_used_only_in_its_place() {
                 "host/events.rs",
                 "host/files.rs",
                 "host/mcp.rs",
-                "host/long_call.rs",
+                "host/progress_stream.rs",
             ],
         ),
         (
             "tokio_tungstenite",
             &["host/terminal/", "companion/desktop/page.rs"],
         ),
-        ("rmcp", &["companion/mcp/os/"]),
+        ("rmcp", &["companion/mcp/os_tools/"]),
         (
             "schemars",
             &[
                 "command/answers/",
                 "command/status.rs",
-                "companion/mcp/os/",
+                "companion/mcp/os_tools/",
                 "config/mod.rs",
                 "image/body.rs",
                 "protocol/",
@@ -386,7 +386,7 @@ fn only_the_printer_prints_and_only_main_ends_the_process() {
             "process::exit",
         ] {
             // Tests print the traces that they find.
-            let may_print = source.path.starts_with("ui/") || source.path == "model.rs";
+            let may_print = source.path.starts_with("ui/") || source.path == "model_checker.rs";
             let fine = may_print || !source.code.contains(word);
             assert!(fine, "`src/{}` says `{word}`", source.path);
         }

@@ -28,6 +28,7 @@ fn definitions() -> Vec<Definition> {
     let is_test = |path: &str| {
         path.ends_with("tests.rs")
             || path.ends_with("model.rs")
+            || path == "model_checker.rs"
             || ["tests/", "hub_tests/", "model/"]
                 .iter()
                 .any(|folder| path.contains(folder))

@@ -13,7 +13,7 @@ pub(crate) use path_based::{Folder, set_mode_and_mtime};
 #[cfg(unix)]
 pub(crate) use unix::{Folder, set_mode_and_mtime};
 
-use super::temporary::{random_id, temporary_name};
+use super::temporary_name::{random_id, temporary_name};
 use crate::protocol::files::{EntryKind, Mtime};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read, Write};

@@ -2,7 +2,7 @@
 
 use super::cryo::{ReceiptEntry, receipt_entries};
 use super::{UtcTime, seconds_from_ms};
-use crate::protocol::evolve::inside::{
+use crate::protocol::evolve::container_reports::{
     EvolveCheck, NonVariableState, RestoreMethod, SessionReceipt,
 };
 use crate::protocol::evolve::{

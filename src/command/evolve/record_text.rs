@@ -2,7 +2,7 @@
 
 use crate::command::{format_age, format_duration};
 use crate::protocol::cryo::CryoVerdict;
-use crate::protocol::evolve::inside::{NonVariableState, RestoreMethod, SessionReceipt};
+use crate::protocol::evolve::container_reports::{NonVariableState, RestoreMethod, SessionReceipt};
 use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage, RunTask};
 
 /// The record as lines.

@@ -22,7 +22,7 @@
 
 mod replay;
 
-use crate::model::{Model, assert_finds, assert_holds};
+use crate::model_checker::{Model, assert_finds, assert_holds};
 
 const CRYO_MODEL_STORES: usize = 2;
 const CRYO_MODEL_NUMBERS: usize = 5;

@@ -10,11 +10,11 @@
 mod capture;
 mod clipboard;
 mod connection;
+mod display_thread;
 mod input;
 mod input_duration;
 mod key_names;
 mod keyboard;
-mod owner;
 mod probe;
 mod resolution;
 mod windows;
@@ -23,8 +23,8 @@ pub(crate) use capture::{ScreenPicture, ScreenRegion};
 pub(crate) use probe::{has_window_manager, is_desktop_painted, is_server_responding};
 
 use crate::protocol::display::{InputAction, ScreenPoint, ScreenSize, Window};
+use display_thread::{DisplayQueue, DisplayRequest};
 use nix::unistd::write;
-use owner::{DisplayQueue, DisplayRequest};
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock, mpsc};
@@ -160,7 +160,7 @@ impl DisplayClient {
         if let Some(mailbox) = slot.get() {
             return Ok(mailbox);
         }
-        let started = owner::start_display_owner(queue, self.clipboard_changes.clone());
+        let started = display_thread::start_display_owner(queue, self.clipboard_changes.clone());
         let started = started.map_err(|error| DisplayRefusal::Unavailable(error.to_string()))?;
         // No other task ran since the check: there is no await in between, and the runtime has one thread.
         Ok(slot.get_or_init(|| started))

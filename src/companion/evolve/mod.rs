@@ -15,15 +15,15 @@
 //! - [`git_history`]: records runs in the project's repository, if there is one
 
 mod admission;
-mod check;
 mod git_history;
+mod health_checks;
 mod keeper_client;
 mod non_variable_state;
 mod process_checkpoints;
 mod quiesce;
 mod readiness_gate;
-mod scripts;
 mod selftest;
+mod selftest_scripts;
 mod verify;
 
 pub(crate) use admission::{AdmissionControl, ListenerKind};

@@ -4,7 +4,7 @@
 //! which of it exists ([`EvolveParts::verify_non_variable_state`]). Only the old container can list the lost state.
 
 use super::EvolveParts;
-use crate::protocol::evolve::inside::{ExpectedState, NonVariableState};
+use crate::protocol::evolve::container_reports::{ExpectedState, NonVariableState};
 use std::collections::BTreeMap;
 
 /// Limit in bytes for the names and folders of shells, because they are passed on as a command-line argument.

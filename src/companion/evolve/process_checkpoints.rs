@@ -6,7 +6,7 @@ use super::{EvolveHandle, EvolveParts};
 use crate::companion::session_state::EvolveCheckpoints;
 use crate::protocol::criu::{CheckpointRequest, RestoreRequest};
 use crate::protocol::cryo::CryoStored;
-use crate::protocol::evolve::inside::{RestoreMethod, SessionReceipt};
+use crate::protocol::evolve::container_reports::{RestoreMethod, SessionReceipt};
 use crate::protocol::hex::hex;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;

@@ -18,7 +18,7 @@ use crate::companion::cryo;
 use crate::companion::kernel::{self, KernelView};
 use crate::companion::session_state::EvolveCheckpoints;
 use crate::protocol::cryo::{CryoStored, StoreReason};
-use crate::protocol::evolve::inside::{
+use crate::protocol::evolve::container_reports::{
     ExpectedSession, ExpectedState, QuiesceReply, RememberReply, RestoreMethod, ResumeReply,
     SessionReceipt,
 };

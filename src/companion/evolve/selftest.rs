@@ -1,12 +1,12 @@
 //! The self-test of a body: runs in a container with throw-away data before the body replaces the current one. The test
 //! needs no network, and does not write to shared data.
 
-use super::check::{EVOLVE_KERNEL_TIMEOUT, run_check};
+use super::health_checks::{EVOLVE_KERNEL_TIMEOUT, run_check};
 use super::{EvolveHandle, EvolveParts};
 use crate::companion::cryo;
 use crate::companion::kernel::{KernelAnswer, KernelQuery, stored_sessions};
 use crate::protocol::cryo::{CryoStore, CryoVerdict, ReceiptRow, ReloadRequest};
-use crate::protocol::evolve::inside::{EvolveCheck, SelfTestReply};
+use crate::protocol::evolve::container_reports::{EvolveCheck, SelfTestReply};
 use crate::protocol::kernel::{ExecReply, Execute, RunStatus};
 use crate::protocol::shell::ShellRequest;
 use serde_json::Value;

@@ -2,12 +2,12 @@
 //! the stored variables are restored. The check reads the namespace, not the receipt of the store. Services and servers
 //! that the new body does not declare are not required.
 
-use super::check::{EVOLVE_KERNEL_TIMEOUT, run_check};
+use super::health_checks::{EVOLVE_KERNEL_TIMEOUT, run_check};
 use super::selftest::describe_lost_variables;
 use super::{EvolveHandle, EvolveParts};
 use crate::companion::kernel::{KernelAnswer, KernelQuery, KernelRefusal};
 use crate::protocol::cryo::{CryoVerdict, ReceiptRow};
-use crate::protocol::evolve::inside::{
+use crate::protocol::evolve::container_reports::{
     EvolveCheck, ExpectedSession, ExpectedState, RestoreMethod, SessionReceipt, VerifyReply,
 };
 use crate::protocol::session::Variable;

@@ -17,14 +17,14 @@
 
 mod partial_uploads;
 mod path;
-mod read;
 mod refusal;
+mod resolved_path;
 mod store;
 mod unpacking;
 
 pub(crate) use path::ContainerPath;
-pub(crate) use read::{ListingPage, OpenedFile, ResolvedFilePath};
 pub(crate) use refusal::FilesRefusal;
+pub(crate) use resolved_path::{ListingPage, OpenedFile, ResolvedFilePath};
 pub(crate) use store::{UploadOutcome, UploadTarget};
 pub(crate) use unpacking::ActiveUnpack;
 

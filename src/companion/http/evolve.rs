@@ -6,7 +6,7 @@ use super::stream::StreamFormat;
 use super::{HttpState, json_response};
 use crate::companion::evolve::{EvolveRefusal, KeeperReplyStream, unexpected_reply};
 use crate::protocol::error::{ApiError, FailedReply};
-use crate::protocol::evolve::inside::ExpectedState;
+use crate::protocol::evolve::container_reports::ExpectedState;
 use crate::protocol::evolve::{
     EvolveEvent, EvolveLog, EvolveRequest, EvolveRun, EvolveRunId, EvolveRuns, EvolveStarted,
     EvolveStatus, KeeperReply, KeeperRequest, RollbackRequest, refusal,

@@ -3,7 +3,9 @@
 use super::response::{
     JsonBody, PathId, QueryParams, execution_refusal_response, invalid_field_response,
 };
-use super::runs::{self, RunFindQuery, RunOutputQuery, is_run_id, output_page, wait_for_run};
+use super::run_response::{
+    self, RunFindQuery, RunOutputQuery, is_run_id, output_page, wait_for_run,
+};
 use super::stream::{self, StreamFormat};
 use super::{HttpState, json_response};
 use crate::protocol::error::FailedReply;
@@ -35,7 +37,7 @@ pub(super) async fn execute(
     headers: HeaderMap,
     JsonBody(request): JsonBody<Execute>,
 ) -> Response {
-    if let Some(refusal) = runs::check_durations(request.timeout, request.wait) {
+    if let Some(refusal) = run_response::check_durations(request.timeout, request.wait) {
         return refusal;
     }
     if let Some(id) = request.id.as_deref().filter(|id| !is_run_id(id)) {
@@ -94,7 +96,7 @@ pub(super) async fn find(
     QueryParams(query): QueryParams<RunFindQuery>,
 ) -> Response {
     let run = state.sessions.find_run(&id);
-    runs::run_response(
+    run_response::run_response(
         run,
         move |run| state.sessions.kernel_report(run),
         &headers,

@@ -20,7 +20,7 @@ mod pty;
 mod pty_socket;
 mod range;
 mod response;
-mod runs;
+mod run_response;
 mod service;
 mod session;
 mod shell;

@@ -3,7 +3,9 @@
 use super::response::{
     JsonBody, PathId, QueryParams, error_response, invalid_field_response, not_recorded_error,
 };
-use super::runs::{self, RunFindQuery, RunOutputQuery, is_run_id, output_page, wait_for_run};
+use super::run_response::{
+    self, RunFindQuery, RunOutputQuery, is_run_id, output_page, wait_for_run,
+};
 use super::stream::{self, StreamFormat};
 use super::{HttpState, json_response};
 use crate::companion::shell::{CommandRun, ShellRefusal};
@@ -109,7 +111,7 @@ pub(super) async fn execute(
     headers: HeaderMap,
     JsonBody(command): JsonBody<ShellRequest>,
 ) -> Response {
-    if let Some(refusal) = runs::check_durations(command.timeout, command.wait) {
+    if let Some(refusal) = run_response::check_durations(command.timeout, command.wait) {
         return refusal;
     }
     if let Some(id) = command.id.as_deref()
@@ -184,7 +186,7 @@ pub(super) async fn find(
 ) -> Response {
     let run = state.shells.find_run(&id);
     let report = move |run: &CommandRun| state.shells.command_report(&run.request.session);
-    runs::run_response(run, report, &headers, query).await
+    run_response::run_response(run, report, &headers, query).await
 }
 
 /// Read a page of the output of a command

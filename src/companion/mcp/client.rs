@@ -1,9 +1,9 @@
 //! A client as a server task sees it, and the recipient of an answer.
 
-use super::filter::NameFilter;
 use super::message::{self, RpcMessage, find_value, splice};
+use super::message_stream::MessageStream;
+use super::name_filter::NameFilter;
 use super::resource_index::ResourceIndex;
-use super::stream::MessageStream;
 use bytes::Bytes;
 use std::fmt::Debug;
 use std::sync::Arc;

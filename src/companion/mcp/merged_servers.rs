@@ -2,12 +2,14 @@
 //! [`route_by_uri`](super::resource_route) finds the server of a URI.
 
 use super::client::{McpClient, NotificationSink, ReplySender};
-use super::filter::NameFilter;
 use super::message::{self, RpcMessage, RpcMessageKind, find_value, splice};
-use super::notification_source::{RelayedRequests, ServerNotificationSink};
+use super::message_stream::MessageStream;
+use super::name_filter::NameFilter;
+use super::notification_relay::{RelayedRequests, ServerNotificationSink};
 use super::param_headers::ClientParamHeaders;
-use super::server::{HANDSHAKE_REVISIONS, NEWEST_HANDSHAKE_REVISION, ServerAccess, ServerEntry};
-use super::stream::MessageStream;
+use super::server_entry::{
+    HANDSHAKE_REVISIONS, NEWEST_HANDSHAKE_REVISION, ServerAccess, ServerEntry,
+};
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};

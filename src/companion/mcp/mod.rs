@@ -15,32 +15,32 @@
 //!
 //! The hub does not interpret what tools do, and never re-serializes a message ([`message`]).
 
-mod cache;
 mod child;
 mod client;
 mod config;
-mod filter;
 mod list_delay;
-mod log;
 mod merged_lists;
 mod merged_servers;
 mod message;
-mod notification_source;
-mod os;
+mod message_stream;
+mod name_filter;
+mod notification_relay;
+mod os_tools;
 mod param_headers;
 mod persisted_sessions;
 mod probe;
 mod resource_index;
 mod resource_route;
-mod server;
+mod server_cache;
+mod server_entry;
+mod server_log;
 mod session;
 mod settings;
 mod sse_connections;
-mod stream;
 mod transport;
 mod uri_template;
 
-pub(super) use os::{OsServerFactory, ToolContext};
+pub(super) use os_tools::{OsServerFactory, ToolContext};
 pub(super) use settings::HubSettings;
 pub(super) use transport::hub_routes;
 
@@ -51,12 +51,13 @@ use bytes::Bytes;
 use child::{HandshakeError, InProcessServer};
 use client::{McpClient, NotificationSink};
 use config::{McpConfig, McpConfigFiles};
-use filter::NameFilter;
 use merged_servers::MergedServers;
+use message_stream::MessageStream;
+use name_filter::NameFilter;
 use persisted_sessions::{ClientSubscriptions, PersistedHubSession};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use server::ServerEntry;
+use server_entry::ServerEntry;
 use session::{Backend, ClientStreams, HubSession};
 use sse_connections::SseConnections;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -64,7 +65,6 @@ use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use stream::MessageStream;
 
 /// The pause between two checks of the configuration files; every 60th check also removes idle sessions.
 const HUB_WATCH_INTERVAL: Duration = Duration::from_secs(1);
@@ -373,7 +373,7 @@ impl Hub {
                 subscribed: BTreeSet::new(),
                 level: None,
             };
-            if let Err(error) = cache::write_json(&self.session_file(&id), &persisted) {
+            if let Err(error) = server_cache::write_json(&self.session_file(&id), &persisted) {
                 tracing::warn!("the hub can't store a session: {error:#}");
             }
         }
@@ -447,7 +447,7 @@ impl Hub {
             self.lock_servers().values().map(|s| s.status()).collect();
         let config_errors = self.lock_config_errors();
         let refused = config_errors.invalid_servers.iter();
-        servers.extend(refused.map(|(name, why)| server::refused_status(name, why)));
+        servers.extend(refused.map(|(name, why)| server_entry::refused_status(name, why)));
         servers.sort_by(|a, b| a.name.cmp(&b.name));
         let problems = config_errors.problems.clone();
         drop(config_errors);

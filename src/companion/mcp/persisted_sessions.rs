@@ -1,9 +1,9 @@
 //! The part of a session that survives the companion: the client's handshake, its subscriptions and its log level.
 
 use super::message::RpcMessage;
+use super::message_stream::MessageStream;
 use super::session::{ClientStreams, HubSession};
-use super::stream::MessageStream;
-use super::{Hub, HubRefusal, HubTarget, cache};
+use super::{Hub, HubRefusal, HubTarget, server_cache};
 use crate::protocol::hex::hex;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -94,7 +94,7 @@ impl Hub {
         };
         persisted.subscribed = subscriptions.subscribed.clone();
         persisted.level = subscriptions.level.clone();
-        if let Err(error) = cache::write_json(&path, &persisted) {
+        if let Err(error) = server_cache::write_json(&path, &persisted) {
             tracing::warn!("the hub can't store a session: {error:#}");
         }
     }

@@ -11,7 +11,7 @@ use super::client::ReplySender;
 use super::merged_lists::{GatheredLists, ListWait};
 use super::merged_servers::{MergedServers, with_resource_index};
 use super::message::{RpcMessage, array_elements, find_value};
-use super::server::ServerAccess;
+use super::server_entry::ServerAccess;
 use super::uri_template;
 use std::sync::Arc;
 

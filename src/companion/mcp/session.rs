@@ -1,14 +1,14 @@
 //! A client's session: its backend, and the streams on which it receives messages.
 
-use super::cache::CACHED_LIST_METHODS;
 use super::child::HandshakeError;
 use super::client::{NotificationSink, ReplySender};
 use super::merged_servers::MergedServers;
 use super::message::{self, RpcMessage, RpcMessageKind};
+use super::message_stream::MessageStream;
 use super::param_headers::ClientParamHeaders;
 use super::persisted_sessions::ClientSubscriptions;
-use super::server::{ServerAccess, ServerEntry};
-use super::stream::MessageStream;
+use super::server_cache::CACHED_LIST_METHODS;
+use super::server_entry::{ServerAccess, ServerEntry};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -400,7 +400,7 @@ impl NotificationSink for ClientStreams {
 mod tests {
     use super::ClientStreams;
     use crate::companion::mcp::client::NotificationSink;
-    use crate::companion::mcp::stream::MessageStream;
+    use crate::companion::mcp::message_stream::MessageStream;
     use std::sync::Arc;
 
     #[tokio::test]

@@ -3,9 +3,9 @@
 
 use super::client::NotificationSink;
 use super::message::RpcMessage;
+use super::message_stream::MessageStream;
 use super::persisted_sessions::ClientSubscriptions;
 use super::session::{ClientStreams, HubSession, notify_lists_changed};
-use super::stream::MessageStream;
 use super::{Hub, HubRefusal, HubTarget, new_session_id, protocol_version};
 use bytes::Bytes;
 use std::collections::HashMap;

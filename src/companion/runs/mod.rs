@@ -7,10 +7,10 @@
 mod event_buffer;
 mod follower;
 mod growing_file;
-mod identity;
 mod output;
 mod registry;
 mod replay;
+mod request_digest;
 mod retained_runs;
 mod run;
 mod spill_file;

@@ -1,7 +1,7 @@
 //! Registry of the runs that can still be found, until newer runs displace them.
 
 use super::RunKind;
-use super::identity::build_stored_begin;
+use super::request_digest::build_stored_begin;
 use super::run::TrackedRun;
 use super::store::RunStore;
 use std::collections::VecDeque;

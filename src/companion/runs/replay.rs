@@ -2,7 +2,7 @@
 
 use super::RunKind;
 use super::growing_file::GrowingFile;
-use super::identity::request_digest;
+use super::request_digest::request_digest;
 use super::run::TrackedRun;
 use super::store::{RecoveredRun, RunStore, StoredRunEnd, StoredRunRecord};
 use crate::protocol::kernel::{OutputStream, RunError};

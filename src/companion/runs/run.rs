@@ -4,8 +4,8 @@ use super::RunKind;
 use super::event_buffer::RunEventBuffer;
 use super::follower::RunFollower;
 use super::growing_file::GrowingFile;
-use super::identity::first_line;
 use super::output::{self, OUTPUT_HALF_BYTES, OutputPiece};
+use super::request_digest::first_line;
 use super::spill_file::MAX_SPILL_FILE_BYTES;
 use super::store::{RecordUrgency, RunRecorder, StoredRunEnd, StoredRunRecord as Stored};
 use crate::protocol::kernel::{

@@ -1,7 +1,7 @@
 //! The connection to the hub: reconnects when it is lost, with the client's session.
 
 use super::BridgeOptions;
-use super::fault::BridgeError;
+use super::error::BridgeError;
 use super::message::BridgeMessage;
 use crate::error::Result;
 use crate::host::bounded_response::{MAX_JSON_BYTES, read_body};

@@ -5,7 +5,7 @@ use super::connection::{
     BridgeSendError, BridgeSession, bridge_stream_number, is_events, negotiated_version,
     session_from_response,
 };
-use super::fault::BridgeError;
+use super::error::BridgeError;
 use super::message::BridgeMessage;
 use super::resend_policy::{
     RequestLoss, RetryDecision, decide_resend, decide_without_stream, is_retry_safe,

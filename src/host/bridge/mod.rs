@@ -15,8 +15,8 @@
 //! the protocol revision in `_meta`.
 
 mod connection;
+mod error;
 mod exchange;
-mod fault;
 mod message;
 mod resend_policy;
 mod server_stream;
@@ -28,7 +28,7 @@ pub(crate) use target::BridgeTarget;
 use crate::error::Result;
 use bytes::Bytes;
 use connection::BridgeConnection;
-use fault::BridgeError;
+use error::BridgeError;
 use message::{BridgeMessage, BridgeMessageKind};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -4,7 +4,7 @@ use super::KeeperServer;
 use crate::keeper::KeeperSettings;
 use crate::keeper::controller::RunController;
 use crate::keeper::run_store::KeeperRunStore;
-use crate::keeper::samples;
+use crate::keeper::test_samples;
 use crate::protocol::evolve::{
     EvolveCaller, EvolveRecord, EvolveStage, KeeperReply, MAX_KEEPER_REQUEST_BYTES, refusal,
 };
@@ -67,7 +67,7 @@ impl KeeperApiFixture {
     fn run(&self, status: EvolveStage) -> EvolveRecord {
         let record = EvolveRecord {
             run: self.run_store.create_run(1e9).unwrap(),
-            ..samples::sample_record(status, "new", "before")
+            ..test_samples::sample_record(status, "new", "before")
         };
         self.run_store.save_record(&record).unwrap();
         record

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::keeper::journal::RunJournalStep;
 use crate::keeper::stage_transitions::{self, StageOutcome};
-use crate::model::Model;
+use crate::model_checker::Model;
 use crate::protocol::evolve::{EvolveStage, RunTask};
 
 const MAX_SWAP_CRASHES: u8 = 2;

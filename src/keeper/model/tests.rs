@@ -1,7 +1,7 @@
 //! The current protocol holds its promises, and each earlier order of steps breaks one.
 
 use super::{SwapModel, SwapState, SwapViolation, first, left_aside};
-use crate::model::{assert_finds, assert_holds};
+use crate::model_checker::{assert_finds, assert_holds};
 
 #[test]
 fn one_container_runs_after_any_crash() {

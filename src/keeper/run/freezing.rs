@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::keeper::journal::RunJournalStep;
 use crate::keeper::sanitize;
 use crate::keeper::target::TargetHealth;
-use crate::protocol::evolve::inside::QuiesceReply;
+use crate::protocol::evolve::container_reports::QuiesceReply;
 use anyhow::bail;
 use std::pin::pin;
 use std::time::{Duration, Instant};

@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::image::resource_watch;
 use crate::keeper::sanitize;
 use crate::keeper::target::{TRIAL_STATE_FOLDER, TargetHealth};
-use crate::protocol::evolve::inside::{EvolveCheck, RememberReply, SelfTestReply};
+use crate::protocol::evolve::container_reports::{EvolveCheck, RememberReply, SelfTestReply};
 use anyhow::{Context, bail};
 use std::time::Duration;
 

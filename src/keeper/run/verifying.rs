@@ -4,7 +4,7 @@ use super::RunExecutor;
 use crate::engine::EngineProgress;
 use crate::error::Result;
 use crate::keeper::sanitize;
-use crate::protocol::evolve::inside::VerifyReply;
+use crate::protocol::evolve::container_reports::VerifyReply;
 use std::time::Duration;
 
 impl RunExecutor {

@@ -10,8 +10,8 @@
 //! - **To all other clients**: [`EvolveStatus`] and [`EvolveRecord`], over HTTP and from the command line.
 
 mod api;
+pub(crate) mod container_reports;
 mod deploy_config;
-pub(crate) mod inside;
 mod record;
 pub(crate) mod repository;
 

@@ -1,6 +1,6 @@
 //! The record of a run, during the run and in the history.
 
-use super::inside::{EvolveCheck, NonVariableState, SessionReceipt};
+use super::container_reports::{EvolveCheck, NonVariableState, SessionReceipt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -12,7 +12,7 @@ use crate::companion::cryo::generation_number;
 use crate::companion::cryo::manifest::CryoManifest;
 use crate::companion::cryo::retention::CryoLimits;
 use crate::companion::cryo::store::CryoStorage;
-use crate::model::assert_holds;
+use crate::model_checker::assert_holds;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;

@@ -23,13 +23,13 @@ mod subscriptions;
 pub(super) use in_process::InProcessServer;
 pub(super) use restart_policy::ServerPhase;
 
-use super::cache::ServerCache;
 use super::client::{McpClient, ReplySender};
 use super::config::McpServerConfig;
 use super::list_delay::ListDelay;
-use super::log::McpServerLog;
 use super::message::RpcMessage;
 use super::resource_index::ResourceIndex;
+use super::server_cache::ServerCache;
+use super::server_log::McpServerLog;
 use bytes::Bytes;
 use server_task::ServerTask;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -2,7 +2,7 @@
 //! with it.
 
 use super::pipe::ServerPipeEvent;
-use crate::companion::mcp::log::McpServerLog;
+use crate::companion::mcp::server_log::McpServerLog;
 use crate::companion::settings;
 use crate::companion::shell::supervisor;
 use crate::companion::shell::supervisor_client::{CommandSupervisor, CommandSupervisorEvent};

@@ -11,7 +11,7 @@
 
 use crate::companion::mcp::client::McpClient;
 use crate::companion::mcp::message::{self, RpcMessage, Span, find_value};
-use crate::companion::mcp::server::NEWEST_HANDSHAKE_REVISION;
+use crate::companion::mcp::server_entry::NEWEST_HANDSHAKE_REVISION;
 use bytes::Bytes;
 
 /// The revision without a handshake.

@@ -11,10 +11,10 @@ use super::{AcceptedTypes, header_text};
 use crate::companion::mcp::child::protocol_revision::{self, STATELESS_REVISION};
 use crate::companion::mcp::client::{NotificationSink, ReplySender, ReplyShape};
 use crate::companion::mcp::message::{self, RpcMessage, RpcMessageKind, find_value};
+use crate::companion::mcp::message_stream::MessageStream;
 use crate::companion::mcp::param_headers::{ClientParamHeaders, PARAM_HEADER_PREFIX};
-use crate::companion::mcp::server::HANDSHAKE_REVISIONS;
+use crate::companion::mcp::server_entry::HANDSHAKE_REVISIONS;
 use crate::companion::mcp::session::Backend;
-use crate::companion::mcp::stream::MessageStream;
 use crate::companion::mcp::{Hub, HubTarget};
 use crate::protocol::PROTOCOL_VERSION_HEADER;
 use crate::protocol::mcp_header::decode_header;
@@ -375,7 +375,7 @@ mod tests {
     use super::{SubscriptionListener, check_headers};
     use crate::companion::mcp::client::NotificationSink;
     use crate::companion::mcp::message::RpcMessage;
-    use crate::companion::mcp::stream::MessageStream;
+    use crate::companion::mcp::message_stream::MessageStream;
     use axum::http::{HeaderMap, HeaderName, HeaderValue};
     use std::sync::Arc;
 

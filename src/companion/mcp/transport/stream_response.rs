@@ -2,7 +2,7 @@
 
 use super::{AcceptedTypes, refusal};
 use crate::companion::mcp::message;
-use crate::companion::mcp::stream::{MessageStream, MessageStreamEvent};
+use crate::companion::mcp::message_stream::{MessageStream, MessageStreamEvent};
 use crate::protocol::mcp::STREAM_ID_HEADER;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderName, StatusCode, header};

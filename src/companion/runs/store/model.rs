@@ -19,7 +19,7 @@
 
 mod replay;
 
-use crate::model::{Model, assert_finds, assert_holds};
+use crate::model_checker::{Model, assert_finds, assert_holds};
 use crate::protocol::kernel::RunStatus;
 
 const RUN_MODEL_RUNS: usize = 2;

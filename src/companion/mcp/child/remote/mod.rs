@@ -10,9 +10,9 @@ mod response;
 
 use super::pipe::ServerPipeEvent;
 use super::{ServerSpec, protocol_revision};
-use crate::companion::mcp::log::McpServerLog;
 use crate::companion::mcp::message::{self, RpcMessage, RpcMessageKind};
 use crate::companion::mcp::param_headers::{self, ToolParamHeaders};
+use crate::companion::mcp::server_log::McpServerLog;
 use crate::error::Result;
 use crate::protocol::mcp_header::encode_header;
 use anyhow::Context;

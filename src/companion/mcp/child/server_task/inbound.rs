@@ -2,11 +2,11 @@
 //! concern.
 
 use super::{DISCOVER_METHOD, OnReply, PendingOrigin, ServerTask};
-use crate::companion::mcp::cache::{CACHED_LIST_METHODS, McpListPage};
 use crate::companion::mcp::child::protocol_revision::{self, ProtocolRevision};
 use crate::companion::mcp::child::restart_policy::ServerEvent;
 use crate::companion::mcp::client::McpClient;
 use crate::companion::mcp::message::{self, RpcMessage, RpcMessageKind, find_value};
+use crate::companion::mcp::server_cache::{CACHED_LIST_METHODS, McpListPage};
 use bytes::Bytes;
 use serde_json::Value;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! The origin of a pending request: where the server's answer is sent, and what it changes on arrival.
 
 use super::stateless::RetryableCall;
-use crate::companion::mcp::cache::McpListPage;
 use crate::companion::mcp::client::ReplySender;
+use crate::companion::mcp::server_cache::McpListPage;
 
 /// The recipient of an answer.
 #[derive(Debug)]

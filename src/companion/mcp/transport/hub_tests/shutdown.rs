@@ -5,7 +5,7 @@ use super::{
     response_text, test_config, test_hub, test_server_config, tool_call_body,
 };
 use crate::companion::mcp::message::RpcMessage;
-use crate::companion::mcp::stream::MessageStream;
+use crate::companion::mcp::message_stream::MessageStream;
 use crate::companion::mcp::{HubRefusal, HubTarget};
 use crate::protocol::mcp::CALL_LOST_TYPE;
 use axum::http::StatusCode;

@@ -6,7 +6,7 @@
 use super::{RUN_MODEL_RUNS, RunModelAction, RunModelClient, RunModelOrder, RunModelState};
 use crate::companion::runs::store::RunStore;
 use crate::companion::runs::{RetainedRuns, RunRegistry, TrackedRun};
-use crate::model::assert_holds;
+use crate::model_checker::assert_holds;
 use crate::protocol::kernel::{Execute, KernelReport, KernelState, RunStatus};
 use std::collections::BTreeSet;
 use std::fs;

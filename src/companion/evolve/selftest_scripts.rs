@@ -1,8 +1,8 @@
 //! The user's own checks: the files in `body/selftest.d/` that begin with `#!`, in the order of their names.
 
 use super::EvolveParts;
-use super::check::run_check;
-use crate::protocol::evolve::inside::EvolveCheck;
+use super::health_checks::run_check;
+use crate::protocol::evolve::container_reports::EvolveCheck;
 use crate::protocol::shell::ShellRequest;
 use std::fs::{self, File};
 use std::io::Read;

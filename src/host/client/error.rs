@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::host::bounded_response::{MAX_JSON_BYTES, ReadFailure, read_body};
 use crate::host::instance::Instance;
 use crate::host::ports::listening_process;
-use crate::host::proof::ProofError;
+use crate::host::token_proof::ProofError;
 use crate::host::tunnel::{TUNNEL_ERROR_HEADER, TUNNEL_NO_ENGINE, TUNNEL_NOT_RUNNING, Tunnel};
 use crate::protocol::error::{ApiError, FailedReply};
 use crate::protocol::{self, PROTOCOL_VERSION_HEADER};

@@ -1,13 +1,13 @@
 //! One configured server: its specification, its children, and a client's access to it.
 
-use super::cache::{CACHED_LIST_METHODS, ServerCache};
 use super::child::{HandshakeError, InProcessServer, ServerHandle, ServerPhase, ServerSpec};
 use super::client::{McpClient, ReplySender};
 use super::config::{McpServerConfig, ServerTransport};
-use super::filter::NameFilter;
-use super::log::McpServerLog;
 use super::message::{RpcMessage, RpcMessageKind, find_value, splice};
+use super::name_filter::NameFilter;
 use super::param_headers::{ClientParamHeaders, HEADER_SCHEMA_KEY, find_header_mismatch};
+use super::server_cache::{CACHED_LIST_METHODS, ServerCache};
+use super::server_log::McpServerLog;
 use crate::protocol::mcp::{ServerStart, ServerState, ServerStatus};
 use bytes::Bytes;
 use std::path::Path;

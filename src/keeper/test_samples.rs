@@ -1,7 +1,7 @@
 //! Sample entries and records for the keeper's tests.
 
 use super::journal::{RunJournalEntry, RunJournalStep};
-use crate::protocol::evolve::inside::ExpectedState;
+use crate::protocol::evolve::container_reports::ExpectedState;
 use crate::protocol::evolve::{EvolveRecord, EvolveStage};
 
 /// An active run without details.

@@ -1,7 +1,7 @@
 //! Checks of the container, each with a name, a verdict and a timeout.
 
 use super::{EvolveHandle, EvolveParts};
-use crate::protocol::evolve::inside::EvolveCheck;
+use crate::protocol::evolve::container_reports::EvolveCheck;
 use crate::protocol::kernel::DEFAULT_SESSION;
 use futures_util::future::join_all;
 use std::fs;
