@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 trials![
     copied_text_is_synchronized_both_ways,
     the_screen_follows_the_window,
+    a_page_whose_scripts_fail_to_load_is_loaded_again,
 ];
 
 /// Copies a text in the container.
@@ -112,4 +113,14 @@ fn the_screen_follows_the_window() {
     wait_until_screen_fits(&api, &mut page);
     drop(page);
     restore_size(&api);
+}
+
+fn a_page_whose_scripts_fail_to_load_is_loaded_again() {
+    let home = instance();
+    let mut page = open_page(home);
+    page.block(&["*/novnc/core/rfb.js"]);
+    page.value("location.reload()");
+    page.until("document.getElementById('state').textContent.startsWith('loading failed')");
+    page.block(&[]);
+    page.until(CONNECTED);
 }

@@ -135,6 +135,12 @@ impl Page {
         }
     }
 
+    /// Lets requests to these addresses fail; a star matches any text.
+    pub(crate) fn block(&mut self, addresses: &[&str]) {
+        self.ask("Network.enable", json!({}));
+        self.ask("Network.setBlockedURLs", json!({"urls": addresses}));
+    }
+
     /// The value of an expression in the page, awaited.
     #[track_caller]
     pub(crate) fn value(&mut self, expression: &str) -> Value {

@@ -21,6 +21,7 @@ use tokio::time::timeout;
 
 /// The page, embedded in the binary; the VNC client is part of the image.
 const DESKTOP_PAGE: &str = include_str!("../../../assets/desktop/index.html");
+const START_SCRIPT: &str = include_str!("../../../assets/desktop/start.js");
 const DESKTOP_SCRIPT: &str = include_str!("../../../assets/desktop/desktop.js");
 const CLIPBOARD_SCRIPT: &str = include_str!("../../../assets/desktop/clipboard.js");
 const DESKTOP_STYLE: &str = include_str!("../../../assets/desktop/desktop.css");
@@ -113,6 +114,7 @@ pub(super) async fn serve_asset(
     request: Request,
 ) -> Response {
     match name.as_str() {
+        "start.js" => return asset_response("text/javascript; charset=utf-8", START_SCRIPT),
         "desktop.js" => return asset_response("text/javascript; charset=utf-8", DESKTOP_SCRIPT),
         "clipboard.js" => {
             return asset_response("text/javascript; charset=utf-8", CLIPBOARD_SCRIPT);
