@@ -1,8 +1,8 @@
 //! The screen inside, as a client of its X server: screenshots, input, clipboard, windows.
 //!
-//! [`DisplayClient`] sends requests to two threads, each an [`owner`], the only user of its connection: X calls block,
-//! and the owner of a selection must serve its text at any time. A server that does not answer blocks these threads for
-//! a few seconds and nothing else. Input has its own thread ([`DisplayQueue`]), so that a key waits neither for a
+//! [`DisplayClient`] sends requests to two threads, each a [`display_thread`], the only user of its connection: X calls
+//! block, and the owner of a selection must serve its text at any time. A server that does not answer blocks these
+//! threads for a few seconds and nothing else. Input has its own thread ([`DisplayQueue`]), so that a key waits neither for a
 //! program that owns the selection nor for a desktop that is being resized.
 //!
 //! This module neither starts the server nor tracks viewers: see `companion::desktop`.

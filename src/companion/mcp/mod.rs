@@ -11,7 +11,7 @@
 //! [`Hub`] is the handle. It owns the servers ([`config`], read again when a file changes) and the sessions. Sessions
 //! are stored on disk, so they survive a replacement of the container. At start the hub starts only the eager
 //! servers; every other server starts when a client needs it. The hub answers lists and handshakes of stopped servers
-//! from a cache ([`cache`]).
+//! from a cache ([`server_cache`]).
 //!
 //! The hub does not interpret what tools do, and never re-serializes a message ([`message`]).
 

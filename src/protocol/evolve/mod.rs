@@ -5,8 +5,8 @@
 //! - **To the keeper**, through a Unix socket: one [`KeeperRequest`] as a line of JSON, then [`KeeperReply`]s as lines
 //!   of JSON until the keeper closes the connection. The agent's end is [`KEEPER_SOCKET`] in `os-host`. A caller
 //!   there can't name an image, mount, command or environment, because no request has a field for one.
-//! - **From the keeper into `os-host`**, by an engine exec of the hidden verbs of [`inside`], which answer with one
-//!   JSON document on stdout.
+//! - **From the keeper into `os-host`**, by an engine exec of the hidden verbs of [`container_reports`], which answer
+//!   with one JSON document on stdout.
 //! - **To all other clients**: [`EvolveStatus`] and [`EvolveRecord`], over HTTP and from the command line.
 
 mod api;
