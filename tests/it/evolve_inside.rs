@@ -292,7 +292,7 @@ fn the_next_container_verifies_the_whole_session_state() {
     let quiesced = inside(home, &["quiesce", "--grace", "5"]);
     assert_eq!(quiesced["quiesced"], true, "{quiesced}");
     assert!(
-        is_kept(non_variable_state(&quiesced, "mcp"), "go on"),
+        is_kept(non_variable_state(&quiesced, "mcp"), "continue"),
         "{quiesced}"
     );
     let (folder, other) = (

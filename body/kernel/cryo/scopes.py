@@ -2,7 +2,7 @@
 
 Code that compiles methods may copy the namespace of the class into their globals. Such a copy holds
 everything that was there at that moment. A function takes along only the names that its code uses,
-so that it does not depend on the others; functions that share a copy go on sharing it.
+so that it does not depend on the others; functions that share a copy keep sharing it.
 """
 
 from __future__ import annotations
