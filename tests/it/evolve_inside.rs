@@ -338,7 +338,7 @@ fn the_next_container_verifies_the_whole_session_state() {
         "{report:#}"
     );
     assert!(
-        is_kept(non_variable_state(&report, "mcp"), "go on"),
+        is_kept(non_variable_state(&report, "mcp"), "continue"),
         "{report:#}"
     );
     let after = api.exec("answer(2), list(frame.a)");
