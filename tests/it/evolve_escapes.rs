@@ -235,7 +235,7 @@ fn a_planted_configuration_gains_nothing() {
     );
     assert_eq!(reply["status"], "completed", "{reply}");
     let ran = home.run(["up", "--yes"]);
-    let is_reported = ran.stderr.contains("mcp/servers.json` leads elsewhere");
+    let is_reported = ran.stderr.contains("mcp/servers.json` is a link");
     assert!(ran.code == 4 && is_reported, "{ran:?}");
     api.exec("os.remove('/data/mcp'), os.remove('/repo/osctl.yaml')");
     home.ok(["up", "--yes"]);
