@@ -97,8 +97,11 @@ impl ContainerReplacer<'_> {
             } else if found.phase == ContainerPhase::Paused {
                 // A swap, or a user, has paused the container. It has its memory.
                 self.start_restored(&name).await?;
-            } else if name == instance.container_name() {
-                docker.set_restart_policy(&name, true).await?;
+            } else if name == instance.container_name()
+                && let Err(error) = docker.set_restart_policy(&name, true).await
+            {
+                // The engine refuses this for a container that is just ending.
+                self.progress.log(&format!("{error:#}"));
             }
         }
         // The container with the usual aside name comes first: it belongs to the latest swap.

@@ -72,7 +72,7 @@ fn files_of_other_programs_are_not_touched() {
         let prefix = home.folder.to_str().unwrap();
         let ran = home.run(["jupyter", verb, "--name", "python3", "--prefix", prefix]);
         assert_eq!(ran.code, 4, "{ran:?}");
-        assert!(ran.stderr.contains("was not touched\n"), "{ran:?}");
+        assert!(ran.stderr.contains("was not changed\n"), "{ran:?}");
     }
     assert!(theirs.exists());
 }

@@ -157,7 +157,7 @@ fn a_replaced_container_waits_under_an_unused_name() {
     let ran = replaced(601);
     assert_eq!(ran.code, 4, "{ran:?}");
     assert!(
-        ran.stderr.contains(&dotted) && ran.stderr.contains("not touched"),
+        ran.stderr.contains(&dotted) && ran.stderr.contains("it was not changed"),
         "{ran:?}"
     );
     assert_eq!(container_id(&home), before);

@@ -126,7 +126,7 @@ fn read_client_file(
         .is_some_and(|entry| !launch_command::is_bridge_entry(entry))
     {
         let message = format!(
-            "the server `{name}` in `{}` is not osctl's; it was not touched",
+            "the server `{name}` in `{}` does not belong to osctl; it was not changed",
             file.display()
         );
         let hint = "rename that server, or remove it yourself";

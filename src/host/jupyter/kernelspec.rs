@@ -161,7 +161,7 @@ fn read_kernelspec(kernels: &Folder, name: &OsStr) -> Option<Kernelspec> {
 
 fn foreign_error(folder: &Path) -> anyhow::Error {
     let message = format!(
-        "the kernelspec in `{}` is not osctl's; it was not touched",
+        "the kernelspec in `{}` does not belong to osctl; it was not changed",
         folder.display()
     );
     let hint = "choose another name with `--name NAME`, or remove it yourself";
@@ -259,7 +259,7 @@ mod tests {
         ] {
             let message = refused.unwrap_err().to_string();
             assert!(
-                message.contains("not osctl's") || message.contains("not a valid"),
+                message.contains("does not belong to osctl") || message.contains("not a valid"),
                 "{message}"
             );
         }
