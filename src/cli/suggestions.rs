@@ -143,12 +143,19 @@ const WORD_TIPS: &[(&[&str], &[&str])] = &[
     ),
 ];
 
-/// Corrects the suggestions of an unknown subcommand.
+/// Corrects the suggestions of an unknown or missing subcommand: hidden verbs and aliases are not listed.
 pub(super) fn correct_suggestions(error: &mut Error, command: &Command) {
-    if error.kind() != ErrorKind::InvalidSubcommand {
-        return;
-    }
     let parent = failed_command(error, command);
+    match error.kind() {
+        ErrorKind::InvalidSubcommand => {}
+        ErrorKind::MissingSubcommand => {
+            let visible = parent.get_subcommands().filter(|verb| !verb.is_hide_set());
+            let names = visible.map(|verb| verb.get_name().to_owned()).collect();
+            error.insert(ContextKind::ValidSubcommand, ContextValue::Strings(names));
+            return;
+        }
+        _ => return,
+    }
     let tips = match error.get(ContextKind::InvalidSubcommand) {
         Some(ContextValue::String(word)) if parent.get_name() == command.get_name() => {
             word_tips(word)
@@ -242,6 +249,17 @@ mod tests {
             error.contains("'ls'") && !error.contains("'list'"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_missing_verb_lists_the_visible_verbs() {
+        let error = refused("--instance a");
+        assert!(
+            error.contains("[subcommands: ") && !error.contains("quiesce"),
+            "{error}"
+        );
+        let error = refused("cryo --instance a");
+        assert!(error.contains("store, reload, ls, show, rm"), "{error}");
     }
 
     #[test]
