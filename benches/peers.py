@@ -258,7 +258,7 @@ def time_osctl_start() -> float:
         kernel.connect(path)
         guard, guarded = socket.socketpair()
         order = {"type": "fork", "session": "bench", "plain": True}
-        order["guard"] = ["/opt/osctl/bin/osctl", "reaper", "--adopt"]
+        order["supervisor_command"] = ["/opt/osctl/bin/osctl", "reaper", "--adopt"]
         socket.send_fds(ours, [frame(order)], [listener.fileno(), guarded.fileno(), 2])
         guarded.close()
         assert receive(ours)["type"] == "forked"

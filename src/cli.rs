@@ -3,13 +3,16 @@
 mod examples;
 mod groups;
 mod suggestions;
+mod values;
 
 use crate::command::candidates::instance_names;
 use crate::command::{
     attach, build, completions, config, cp, criu, cryo, desktop, doctor, down, evolve, exec,
-    health, init, interrupt, jupyter, keeper, logs, ls, man, mcp, quiesce, reaper, relay, remember,
-    repl, reset, restart, resume, runs, screenshot, selftest, sessions, shell, status, up, verify,
+    health, init, inside, interrupt, jupyter, keeper, logs, ls, man, mcp, reaper, relay, repl,
+    reset, restart, runs, screenshot, sessions, shell, status, up,
 };
+use crate::error::Error;
+use clap::builder::{StyledStr, Styles};
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::engine::ArgValueCandidates;
@@ -30,7 +33,7 @@ use std::process::ExitCode;
     arg_required_else_help = true
 )]
 pub(crate) struct Cli {
-    /// Instance
+    /// Instance to use
     #[arg(short, long, global = true, env = "OSCTL_INSTANCE", hide_env_values = true, default_value = "default", value_name = "NAME", help_heading = GLOBAL_OPTIONS_HEADING, add = ArgValueCandidates::new(instance_names))]
     pub(crate) instance: String,
     /// Configuration file
@@ -69,8 +72,22 @@ impl From<Color> for Option<bool> {
     }
 }
 
+// The doc comment of a flattened enum would replace the description of `osctl` in the help.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
+    /// A verb of the host, which gets the context of the instance
+    #[command(flatten)]
+    Host(HostVerb),
+    /// A verb without runtime and log
+    #[command(flatten)]
+    Blocking(BlockingVerb),
+    /// A verb of the container or the keeper
+    #[command(flatten)]
+    Container(ContainerVerb),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum HostVerb {
     /// Start the container; build the image if needed
     #[command(alias = "start")]
     Up(up::UpArgs),
@@ -101,7 +118,7 @@ pub(crate) enum Verb {
     /// List, create and remove sessions
     #[command(alias = "session")]
     Sessions(sessions::SessionsArgs),
-    /// Interrupt running code
+    /// Interrupt running code or a command
     Interrupt(interrupt::InterruptArgs),
     /// Clear the variables of a session
     Reset(reset::ResetArgs),
@@ -109,11 +126,9 @@ pub(crate) enum Verb {
     #[command(alias = "copy")]
     Cp(cp::CpArgs),
     /// Checkpoint and restore whole kernel processes
-    #[command(subcommand)]
-    Criu(criu::CriuVerb),
+    Criu(criu::CriuArgs),
     /// Store and reload variables
-    #[command(subcommand)]
-    Cryo(cryo::CryoVerb),
+    Cryo(cryo::CryoArgs),
     /// Rebuild from body/, test, switch over; roll back on failure
     Evolve(evolve::EvolveArgs),
     /// Use the MCP servers, and connect MCP clients to them
@@ -129,17 +144,30 @@ pub(crate) enum Verb {
     /// Check your setup and suggest fixes
     Doctor(doctor::DoctorArgs),
     /// Show or edit the configuration
-    #[command(subcommand)]
-    Config(config::ConfigVerb),
+    Config(config::ConfigArgs),
+    /// Write the man pages into a folder; for packages
+    #[command(hide = true)]
+    Man(man::ManArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BlockingVerb {
     /// Print the completion script of a shell
     #[command(alias = "completion")]
     Completions(completions::CompletionsArgs),
     /// Print the version
     #[command(hide = true)]
     Version,
-    /// Write the man pages into a folder; for packages
+    /// Supervise a kernel, shell, command or service, and end all its descendants with it
     #[command(hide = true)]
-    Man(man::ManArgs),
+    Reaper(reaper::ReaperArgs),
+    /// Connect stdin and stdout to a port inside; run by the engine for a host on another machine
+    #[command(hide = true)]
+    Relay(relay::RelayArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ContainerVerb {
     /// Run the service inside the container
     #[command(hide = true)]
     Companion,
@@ -149,47 +177,34 @@ pub(crate) enum Verb {
     /// Run the service that replaces the container
     #[command(hide = true)]
     Keeper(keeper::KeeperArgs),
-    /// Supervise a kernel and end all its descendants with it
-    #[command(hide = true)]
-    Reaper(reaper::ReaperArgs),
-    /// Connect stdin and stdout to a port inside; run by the engine for a host on another machine
-    #[command(hide = true)]
-    Relay(relay::RelayArgs),
-    /// Store idle sessions; run by the keeper
-    #[command(hide = true)]
-    Remember(remember::RememberArgs),
-    /// Test whether this body works; run by the keeper
-    #[command(hide = true)]
-    Selftest(selftest::SelfTestArgs),
-    /// Refuse new requests and store everything; run by the keeper
-    #[command(hide = true)]
-    Quiesce(quiesce::QuiesceArgs),
-    /// Answer requests again; run by the keeper
-    #[command(hide = true)]
-    Resume(resume::ResumeArgs),
-    /// Verify that the state of the previous container is present; run by the keeper
-    #[command(hide = true)]
-    Verify(verify::VerifyArgs),
+    #[command(flatten)]
+    Inside(inside::InsideRequest),
 }
 
-impl Verb {
-    /// Whether the verb handles Ctrl-C itself.
-    pub(crate) fn owns_interrupts(&self) -> bool {
-        matches!(
-            self,
+impl HostVerb {
+    /// The error of a verb that Ctrl-C ends; `None` if the verb handles Ctrl-C itself.
+    pub(crate) fn interruption(&self) -> Option<Error> {
+        match self {
             Self::Evolve(_)
-                | Self::Exec(_)
-                | Self::Repl(_)
-                | Self::Shell(_)
-                | Self::Attach(_)
-                | Self::Companion
-                | Self::Keeper(_)
-        ) || matches!(self, Self::Mcp(args) if args.is_bridge())
+            | Self::Exec(_)
+            | Self::Repl(_)
+            | Self::Shell(_)
+            | Self::Attach(_)
+            | Self::Logs(_) => None,
+            Self::Mcp(args) if args.is_bridge() => None,
+            // Run again, the verb completes its work.
+            Self::Up(_) | Self::Down(_) | Self::Restart(_) | Self::Build(_) => {
+                Some(Error::InterruptedRepeatable)
+            }
+            _ => Some(Error::Interrupted),
+        }
     }
+}
 
-    /// Whether the verb may run beside the thread of the log.
-    pub(crate) fn has_log(&self) -> bool {
-        !matches!(self, Self::Reaper(_))
+impl ContainerVerb {
+    /// The error of a verb that Ctrl-C ends; `None` if the verb handles Ctrl-C itself.
+    pub(crate) fn interruption(&self) -> Option<Error> {
+        (!matches!(self, Self::Companion | Self::Keeper(_))).then_some(Error::Interrupted)
     }
 
     /// Whether the verb is a service, whose log is its output.
@@ -208,17 +223,10 @@ pub(crate) fn parse_args(args: impl IntoIterator<Item = OsString>) -> Result<Cli
         Ok(matches) => Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command)),
         Err(error) => Err(error),
     };
-    match parsed {
-        Ok(Cli {
-            verb: Verb::Version,
-            ..
-        }) => parse_args(["osctl", "--version"].map(Into::into)),
-        Ok(cli) => Ok(cli),
-        Err(mut error) => {
-            suggestions::correct_suggestions(&mut error, &command);
-            Err(error)
-        }
-    }
+    parsed.map_err(|mut error| {
+        suggestions::correct_suggestions(&mut error, &command);
+        error
+    })
 }
 
 pub(crate) fn clap_command() -> clap::Command {
@@ -230,7 +238,8 @@ pub(crate) fn clap_command() -> clap::Command {
     let global = [help, version].map(|arg| arg.global(true).help_heading(GLOBAL_OPTIONS_HEADING));
     let command = Cli::command().args(global);
     let template = groups::help_template(&command);
-    examples::with_examples(command.help_template(template), "")
+    let command = values::with_checked_values(command.help_template(template));
+    examples::with_examples(command, "")
 }
 
 /// The command line that shells complete: clap offers a hidden verb when nothing else matches.
@@ -254,13 +263,36 @@ fn visible_only(name: &'static str, command: &clap::Command) -> clap::Command {
         .subcommands(verbs.cloned())
 }
 
-/// Help and version are printed as data with exit code 0; every other parse error is a usage error.
-pub(crate) fn report_parse_error(error: &clap::Error) -> ExitCode {
-    // The terminal may be gone.
-    let _ = error.print();
+/// Help and version are printed as data with exit code 0; every other parse error is a usage error. `print` gets a
+/// function that returns the text of the error, with or without colours.
+pub(crate) fn report_parse_error(
+    error: &clap::Error,
+    print: impl FnOnce(&dyn Fn(bool) -> String),
+) -> ExitCode {
     match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
-        _ => ExitCode::from(2),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            // The terminal may be gone.
+            let _ = error.print();
+            ExitCode::SUCCESS
+        }
+        _ => {
+            print(&|has_colors: bool| describe_parse_error(error, has_colors));
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The text of a parse error. clap's label `tip:` becomes `hint:`, the label in all other errors.
+fn describe_parse_error(error: &clap::Error, has_colors: bool) -> String {
+    let styles = Styles::default();
+    let label = styles.get_valid();
+    let text = error.render().ansi().to_string().replace(
+        &format!("\n  {label}tip:{label:#} "),
+        &format!("\n  {label}hint:{label:#} "),
+    );
+    match has_colors {
+        true => text,
+        false => StyledStr::from(text).to_string(),
     }
 }
 
@@ -270,6 +302,22 @@ mod tests {
     fn the_command_line_is_consistent() {
         super::clap_command().debug_assert();
         super::completion_command().debug_assert();
+    }
+
+    #[test]
+    fn a_group_without_a_verb_has_a_default() {
+        let command = super::clap_command();
+        let groups = command
+            .get_subcommands()
+            .filter(|verb| verb.has_subcommands() && !verb.is_hide_set());
+        let mut count = 0;
+        for group in groups {
+            let words = ["osctl", group.get_name()].map(Into::into);
+            let parsed = super::parse_args(words);
+            assert!(parsed.is_ok(), "{}: {parsed:?}", group.get_name());
+            count += 1;
+        }
+        assert_eq!(count, 7);
     }
 
     #[test]

@@ -2,6 +2,10 @@
 //!
 //! A failure that is not named here is a bug, with exit code [`EXIT_BUG`].
 
+mod nearest_name;
+
+pub(crate) use nearest_name::nearest_name;
+
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,15 +22,20 @@ pub(crate) const EXIT_INTERRUPTED: u8 = 5;
 const EXIT_BUG: u8 = 70;
 
 /// Refusals of well-formed requests: the state to store or to restore does not permit the operation.
-const NEGATIVE_RESULT_KINDS: [&str; 9] = [
+const NEGATIVE_RESULT_KINDS: [&str; 13] = [
     "losses",
     "damaged",
     "damaged_checkpoint",
-    "not_frozen",
+    "not_checkpointed",
     "not_restored",
+    "files_changed",
+    "process_ids_in_use",
+    "in_use",
+    "resource_held",
+    // The words of companions before 0.1.0.
+    "not_frozen",
     "other_files",
     "taken_ids",
-    "in_use",
     "held",
 ];
 
@@ -52,6 +61,8 @@ pub(crate) enum Error {
         key: String,
         place: String,
         why: String,
+        /// A valid value.
+        example: Option<&'static str>,
     },
     #[error("a project can't set the configuration key `{key}` in {place}")]
     Forbidden { key: String, place: String },
@@ -63,6 +74,8 @@ pub(crate) enum Error {
     // Not running
     #[error("`{container}` is not running")]
     NotRunning { container: String, up: String },
+    #[error("`{container}` is paused")]
+    Paused { container: String, up: String },
     #[error("`{container}` does not answer at {address}: {why}")]
     Unreachable {
         container: String,
@@ -83,7 +96,7 @@ pub(crate) enum Error {
     )]
     OlderCompanion { container: String, up: String },
     #[error(
-        "port {port} does not belong to the container `{container}`{owner}; osctl sent nothing"
+        "port {port} does not belong to the container `{container}`{owner}; osctl did not send the token"
     )]
     ListenerUnproven {
         container: String,
@@ -106,7 +119,7 @@ pub(crate) enum Error {
     EngineUnreachable { address: String, why: String },
     #[error("permission denied by the engine at {address}")]
     EnginePermissionDenied { address: String },
-    #[error("lost the connection to the engine while {doing}: {why}")]
+    #[error("the connection to the engine was lost while {doing}: {why}")]
     EngineLost { doing: String, why: String },
     #[error("port {port} on {bind} is taken{owner}")]
     PortTaken {
@@ -137,10 +150,10 @@ pub(crate) enum Error {
         log: Vec<String>,
         logs: String,
     },
-    #[error("`{container}` was not replaced, it failed while {gate}: {why}")]
+    #[error("the keeper did not replace `{container}`: the stage `{stage}` failed: {why}")]
     NotReplaced {
         container: String,
-        gate: &'static str,
+        stage: &'static str,
         why: String,
         log: Vec<String>,
         hint: String,
@@ -151,7 +164,7 @@ pub(crate) enum Error {
     Precondition { message: String, hint: String },
 
     // Output
-    #[error("the reader of the output has closed it")]
+    #[error("the program that reads the output closed the pipe")]
     OutputClosed,
     #[error("the output can't be written: {why}")]
     OutputFailed { why: String },
@@ -159,7 +172,10 @@ pub(crate) enum Error {
     // Ended from outside
     #[error("interrupted")]
     Interrupted,
-    #[error("run `{run}` continues in the background")]
+    /// A verb that a repetition completes was interrupted.
+    #[error("interrupted")]
+    InterruptedRepeatable,
+    #[error("evolve `{run}` continues in the background")]
     RunContinues { run: String, logs: String },
 
     // The companion refused
@@ -204,17 +220,22 @@ impl Error {
             Self::Forbidden { .. } => {
                 "remove the key; `osctl config edit` opens your own file, which can set it".into()
             }
-            Self::BadValue { .. } => {
-                "correct the value there; `osctl config edit` opens your own file".into()
+            Self::BadValue { place, example, .. } if place.starts_with("OSCTL_") => {
+                let set = example.map(|value| format!("`export {place}={value}` sets a valid value; "));
+                let set = set.unwrap_or_default();
+                format!("{set}`unset {place}` removes the variable")
+            }
+            Self::BadValue { example, .. } => {
+                let such = example.map(|value| format!(", for example to `{value}`"));
+                let such = such.unwrap_or_default();
+                format!("correct the value there{such}; `osctl config edit` opens your own file")
             }
             Self::InvalidProject { .. } => {
                 "choose a separate folder: `osctl up --project PATH`".into()
             }
-            Self::ProjectMismatch { project, .. } => format!(
-                "run osctl in that folder, or `osctl up --project {}`; `osctl --instance NAME up` creates a second instance",
-                project.display()
-            ),
+            Self::ProjectMismatch { .. } => "run osctl in that folder; `osctl up --project .` moves the instance to this folder; `osctl --instance NAME up` creates a second instance".into(),
             Self::NotRunning { up, .. } => format!("`{up}` starts it"),
+            Self::Paused { up, .. } => format!("`{up}` unpauses the container, which keeps its memory"),
             Self::OlderCompanion { up, .. } => format!("`{up}` replaces the companion"),
             Self::ListenerUnproven { up, .. } => {
                 format!("`{up}` starts the container, or replaces an older one")
@@ -250,9 +271,9 @@ impl Error {
                 "free disk space, or redirect the output; `osctl runs` lists the runs that `osctl attach` can show again"
                     .into()
             }
-            Self::Interrupted => "run the command again to continue".into(),
-            Self::RunContinues { logs, .. } => format!("`{logs}` follows the run again"),
-            Self::OutputClosed => return None,
+            Self::RunContinues { logs, .. } => format!("`{logs}` follows it again"),
+            Self::InterruptedRepeatable => "run the command again to continue".into(),
+            Self::Interrupted | Self::OutputClosed => return None,
             Self::Refused { hint, .. } => return hint.clone(),
         })
     }
@@ -267,6 +288,7 @@ impl Error {
             | Self::ProjectMismatch { .. } => EXIT_USAGE,
             Self::NotRunning { .. }
             | Self::Unreachable { .. }
+            | Self::Paused { .. }
             | Self::RunNotFound { .. }
             | Self::TerminalNotFound { .. }
             | Self::ProtocolMismatch { .. }
@@ -288,7 +310,9 @@ impl Error {
             | Self::OutputFailed { .. }
             | Self::Precondition { .. } => EXIT_PRECONDITION,
             Self::OutputClosed => EXIT_BROKEN_PIPE,
-            Self::Interrupted | Self::RunContinues { .. } => EXIT_INTERRUPTED,
+            Self::Interrupted | Self::InterruptedRepeatable | Self::RunContinues { .. } => {
+                EXIT_INTERRUPTED
+            }
             Self::Refused {
                 status: 401 | 403, ..
             } => EXIT_UNREACHABLE,
@@ -309,8 +333,10 @@ impl Error {
         match self {
             Self::Refused { kind, .. } => kind,
             Self::NotRunning { .. } => "not_running",
-            Self::Interrupted | Self::RunContinues { .. } => "interrupted",
-            Self::OutputClosed => "unread",
+            Self::Interrupted | Self::InterruptedRepeatable | Self::RunContinues { .. } => {
+                "interrupted"
+            }
+            Self::OutputClosed => "output_closed",
             _ => match self.exit_code() {
                 EXIT_USAGE => "usage",
                 EXIT_UNREACHABLE => "unreachable",
@@ -436,7 +462,34 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_ends_with_what_it_means() {
+    fn the_hint_for_a_value_names_its_source_and_an_example() {
+        let hint = |place: &str, example| {
+            let (key, why) = ("limits.memory".into(), String::new());
+            let place = place.into();
+            let bad = Error::BadValue {
+                key,
+                place,
+                why,
+                example,
+            };
+            bad.hint().unwrap()
+        };
+        assert_eq!(
+            hint("OSCTL_LIMITS_MEMORY", Some("4g")),
+            "`export OSCTL_LIMITS_MEMORY=4g` sets a valid value; `unset OSCTL_LIMITS_MEMORY` removes the variable"
+        );
+        assert_eq!(
+            hint("OSCTL_BIND", None),
+            "`unset OSCTL_BIND` removes the variable"
+        );
+        assert_eq!(
+            hint("own.yaml", Some("4g")),
+            "correct the value there, for example to `4g`; `osctl config edit` opens your own file"
+        );
+    }
+
+    #[test]
+    fn the_kind_of_a_refusal_determines_the_exit_code() {
         let code = |status, kind: &str| {
             let (kind, message) = (kind.into(), String::new());
             let refused = Error::Refused {
@@ -452,13 +505,16 @@ mod tests {
             (code(422, "damaged"), code(429, "busy")),
             (EXIT_NEGATIVE, EXIT_NEGATIVE)
         );
+        for former in ["not_frozen", "other_files", "taken_ids", "held"] {
+            assert_eq!(code(409, former), EXIT_NEGATIVE, "{former}");
+        }
         assert_eq!(code(409, "no_folder"), EXIT_USAGE);
         assert_eq!(code(404, "nothing_stored"), EXIT_USAGE);
         assert_eq!(code(507, "disk_full"), EXIT_PRECONDITION);
     }
 
     #[test]
-    fn a_run_that_is_gone_is_not_reached() {
+    fn a_missing_run_has_the_exit_code_of_unreachable() {
         assert_eq!(
             Error::RunNotFound { run: "r".into() }.exit_code(),
             EXIT_UNREACHABLE

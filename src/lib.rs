@@ -4,17 +4,18 @@
 //! container:
 //!
 //! ```text
-//! main → run → cli → command ─┬─ host ───┬─ engine    runs bodies
+//! main → run → cli → command ─┬─ host ───┬─ engine    container engine, or plain processes
 //!                             ├─ keeper ─┴─ image     body/ → build context, rules for Dockerfiles
 //!                             └─ companion            in the container: HTTP, owner of the kernels
-//!                      archive: file trees as one stream, for all of them
+//!                      archive: file trees as one stream, in both directions
 //!                      protocol: messages between host, keeper and companion
+//!                      atomic_write: replacement of whole files; backoff: delays between attempts
 //! ```
 //!
 //! Rules, enforced by `tests/it/laws.rs`:
 //!
-//! - `protocol` and `error` import nothing of the crate; `archive` imports only `protocol`; `engine` imports `protocol`
-//!   and `error`; `image` imports `protocol`, `error` and `archive`.
+//! - `protocol`, `error`, `atomic_write` and `backoff` import nothing of the crate; `archive` imports only `protocol`;
+//!   `engine` imports `protocol`, `error` and `atomic_write`; `image` imports `protocol`, `error` and `archive`.
 //! - `host`, `keeper` and `companion` never import each other.
 //! - These crates are used only here: bollard in `engine/docker`; axum in `companion/http` and
 //!   `companion/mcp/transport`; zeromq in `host/jupyter`; tokio_tungstenite in `host/terminal` and
@@ -23,6 +24,8 @@
 //! - Only `ui` prints; only `main` ends the process.
 
 mod archive;
+mod atomic_write;
+mod backoff;
 mod cli;
 mod command;
 #[cfg(target_os = "linux")]
@@ -39,6 +42,7 @@ mod model_checker;
 mod protocol;
 mod ui;
 
+use crate::cli::Verb;
 use crate::error::{Error, Result, VerbOutcome};
 use crate::ui::Ui;
 use std::ffi::OsString;
@@ -56,11 +60,12 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         .complete();
     let cli = match cli::parse_args(args) {
         Ok(cli) => cli,
-        Err(error) => return cli::report_parse_error(&error),
+        Err(error) => return cli::report_parse_error(&error, ui::print_usage_error),
     };
     let ui = Ui::new(cli.json, cli.quiet, cli.verbose, cli.color.into());
-    // The reaper has no log: it waits for signals of its process, and a log thread would receive them.
-    let _log = cli.verb.has_log().then(|| init_log(&cli));
+    // The reaper waits for signals of its process, and a log thread would receive them.
+    let has_log = !matches!(cli.verb, Verb::Blocking(_));
+    let _log = has_log.then(|| init_log(&cli));
     let instance = cli.instance.clone();
     match run_cli(cli, ui) {
         Ok(outcome) => outcome.into(),
@@ -74,28 +79,39 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 fn run_cli(cli: cli::Cli, ui: Ui) -> Result<VerbOutcome> {
-    if let cli::Verb::Reaper(args) = cli.verb {
-        return command::reaper::run(args);
+    match cli.verb {
+        Verb::Blocking(verb) => command::run_blocking_verb(verb, ui),
+        Verb::Container(verb) => {
+            block_on_verb(verb.interruption(), command::run_container_verb(verb, ui))
+        }
+        Verb::Host(verb) => block_on_verb(
+            verb.interruption(),
+            command::run_host_verb(verb, &cli.instance, cli.config.as_deref(), ui),
+        ),
     }
-    if let cli::Verb::Relay(args) = cli.verb {
-        return command::relay::run(args, ui);
-    }
+}
+
+/// Runs a verb to its end, or until a signal arrives that ends it with this error.
+fn block_on_verb(
+    interruption: Option<Error>,
+    running: impl Future<Output = Result<VerbOutcome>>,
+) -> Result<VerbOutcome> {
     // One thread: a reply then needs no wake-up of another thread, which would be most of its latency. Long
     // computations and blocking calls go to the runtime's blocking threads.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     let answer = runtime.block_on(async {
-        if cli.verb.owns_interrupts() {
-            return command::run_command(cli, ui).await;
-        }
+        let Some(interruption) = interruption else {
+            return running.await;
+        };
         // Listen for signals before the first output.
         let ended = command::shutdown_signal()?;
         // `biased`: the outcome of a verb that handles the signal itself takes precedence.
         tokio::select! {
             biased;
-            done = command::run_command(cli, ui) => done,
-            () = ended => Err(Error::Interrupted.into()),
+            done = running => done,
+            () = ended => Err(interruption.into()),
         }
     });
     // A prompt that still reads the terminal must not block the exit.
@@ -106,11 +122,11 @@ fn run_cli(cli: cli::Cli, ui: Ui) -> Result<VerbOutcome> {
 /// Diagnostics go to stderr, with the level of `RUST_LOG` or of the number of `-v`. A separate thread writes them and
 /// drops them when stderr is not read, so that the log never blocks a service.
 fn init_log(cli: &cli::Cli) -> WorkerGuard {
-    let default = match (cli.verb.is_service(), cli.verbose) {
-        (true, _) => "info,rmcp=warn",
-        (false, 0) => "error",
-        (false, 1) => "osctl=info",
-        (false, _) => "osctl=debug",
+    let default = match (&cli.verb, cli.verbose) {
+        (Verb::Container(verb), _) if verb.is_service() => "info,rmcp=warn",
+        (_, 0) => "error",
+        (_, 1) => "osctl=info",
+        (_, _) => "osctl=debug",
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
     let (writer, guard) = NonBlockingBuilder::default()

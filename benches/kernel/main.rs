@@ -33,11 +33,11 @@
 //! The benchmark does not compare other hosts or remote engines.
 
 mod again;
+mod checkpoint;
 mod cryo;
 mod durable;
 mod files;
 mod follow;
-mod frozen;
 mod http;
 #[path = "../hub/mod.rs"]
 mod hub;
@@ -177,7 +177,7 @@ fn kernel(report: &mut Report) -> Result<()> {
     say("timing cryo");
     cryo::measure(report, &instance, &api.1)?;
     say("timing checkpoints");
-    frozen::measure(report, &instance)?;
+    checkpoint::measure(report, &instance)?;
     // This row is the last, because it replaces the container.
     say("timing osctl up");
     again::measure(report, &instance)

@@ -1,12 +1,12 @@
-"""The forks by which a template makes a kernel and its guard process.
+"""The forks by which a template makes a kernel and its supervisor process.
 
 ```text
-template ─▶ middle ─▶ guard ─▶ kernel
-            exits     execs    returns into `main`
+template ─▶ middle ─▶ supervisor ─▶ kernel
+            exits     execs         returns into `main`
 ```
 
-The middle process exits immediately, so that the guard leaves no zombie in the template. The guard
-reaps orphans of the kernel, and its own exit ends the kernel.
+The middle process exits immediately, so that the supervisor leaves no zombie in the template. The
+supervisor reaps orphans of the kernel, and its own exit ends the kernel.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _libc = ctypes.CDLL(None)
 
 
 @dataclass
-class GuardCommand:
+class SupervisorCommand:
     """The kernel's parent process: its command, which gets the kernel's pid as last argument, its
     standard input, and the standard error of both."""
 
@@ -39,17 +39,17 @@ class GuardCommand:
 
 @dataclass
 class ForkedKernel:
-    """The pids of a new kernel and of its guard."""
+    """The pids of a new kernel and of its supervisor."""
 
-    guard: int
+    supervisor: int
     kernel: int
 
 
-def fork_kernel(guard: GuardCommand) -> ForkedKernel | None:
-    """Makes a kernel under a guard; returns None in the kernel, where it never raises.
+def fork_kernel(supervisor: SupervisorCommand) -> ForkedKernel | None:
+    """Makes a kernel under a supervisor; returns None in the kernel, where it never raises.
 
     # Errors
-    ChildProcessError when a process cannot be made, or the guard's command cannot be executed.
+    ChildProcessError when a process cannot be made, or the supervisor's command cannot be executed.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -71,37 +71,37 @@ def fork_kernel(guard: GuardCommand) -> ForkedKernel | None:
         except BaseException as error:
             _report_failure(report_write, error)
         if kernel > 0:
-            _become_guard(guard, kernel, report_write)
-        _become_kernel(guard, parent, report_write)
+            _become_supervisor(supervisor, kernel, report_write)
+        _become_kernel(supervisor, parent, report_write)
         return None
     os.close(report_write)
     with os.fdopen(report_read, "rb") as pipe:
-        report = pipe.read()  # until EOF at the guard's exec
+        report = pipe.read()  # until EOF at the supervisor's exec
     os.waitpid(middle, 0)
     return _parse_report(report)
 
 
-def _become_guard(guard: GuardCommand, kernel: int, report_write: int) -> NoReturn:
+def _become_supervisor(supervisor: SupervisorCommand, kernel: int, report_write: int) -> NoReturn:
     try:
         os.setpgid(kernel, 0)  # the kernel does the same: the order does not matter
         for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
-        os.write(report_write, encode_json({"guard": os.getpid(), "kernel": kernel}) + b"\n")
-        os.dup2(guard.channel, 0)
+        os.write(report_write, encode_json({"supervisor": os.getpid(), "kernel": kernel}) + b"\n")
+        os.dup2(supervisor.channel, 0)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        os.dup2(guard.stderr, 2)
+        os.dup2(supervisor.stderr, 2)
         os.closerange(3, report_write)
         os.closerange(report_write + 1, os.sysconf("SC_OPEN_MAX"))
-        os.execvp(guard.command[0], [*guard.command, str(kernel)])
+        os.execvp(supervisor.command[0], [*supervisor.command, str(kernel)])
     except BaseException as error:
         os.kill(kernel, signal.SIGKILL)
         _report_failure(report_write, error)
 
 
-def _become_kernel(guard: GuardCommand, parent: int, report_write: int) -> None:
+def _become_kernel(supervisor: SupervisorCommand, parent: int, report_write: int) -> None:
     try:
         os.close(report_write)
-        os.dup2(guard.stderr, 2)
+        os.dup2(supervisor.stderr, 2)
         os.setpgid(0, 0)
         depend_on_parent(parent)
     except BaseException:  # it must not unwind the template's stack

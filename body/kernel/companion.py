@@ -17,7 +17,8 @@ class Companion(http.client.HTTPConnection):
         super().__init__("localhost")
 
     def connect(self) -> None:
-        folder = os.environ.get("OSCTL_RUN") or "/run/osctl"
+        former = os.environ.get("OSCTL_RUN")
+        folder = os.environ.get("OSCTL_RUN_FOLDER") or former or "/run/osctl"
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.connect(str(Path(folder) / "companion.sock"))
 

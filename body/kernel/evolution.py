@@ -11,7 +11,7 @@ from .companion import require_success, send_request
 class Evolution:
     """The state of an evolve run.
 
-    `status` is the current stage (`building`, `testing`, `freezing`, `swapping`, `verifying`) or
+    `status` is the current stage (`building`, `testing`, `quiescing`, `swapping`, `verifying`) or
     the outcome: `succeeded`, `rolled_back`, `failed`. `why` is the reason of a run that did not
     succeed.
     """

@@ -117,7 +117,10 @@ class Queries:
         return lambda: self._shell.history_manager.list_recent(n)
 
     def _parse_cryo_store(self, request: Frame) -> Step:
-        from .cryo.store import StoreRequest, store_namespace  # most kernels never import this
+        # Most kernels never import this. A checkpoint includes a store: a kernel that is restored
+        # beside newer files has all code of a reload in memory.
+        from .cryo import reload  # noqa: F401
+        from .cryo.store import StoreRequest, store_namespace
 
         store_request = StoreRequest(
             **{

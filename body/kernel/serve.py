@@ -53,7 +53,7 @@ def _dispatch_request(request: Frame, cells: CellRunner, queries: Queries) -> No
         )
     elif kind == "probe":  # is answered in every state of the user's code
         queries.answer_probe(id)
-    elif kind == "let_go":
+    elif kind in ("release", "let_go"):  # the former word, which companions send to every kernel
         queries.release_connection(id)
     else:
         queries.answer_query(kind, id, request)

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from . import BODY_VERSION, PROTOCOL, children
-from .children import GuardCommand
+from .children import SupervisorCommand
 from .encode import text_of
 from .frame import Frame, pack_frame, take_body, unpack_frame
 from .pipes import move_fd_high
@@ -67,32 +67,33 @@ class Template:
         answer: Frame
         try:
             frame = unpack_frame(body)
-            spec, guard = self._parse_request(frame)
-            forked = children.fork_kernel(guard)
+            spec, supervisor = self._parse_request(frame)
+            forked = children.fork_kernel(supervisor)
         except Exception as error:
             failure = {"type": type(error).__name__, "message": text_of(error), "traceback": []}
             answer = {"type": "failed", "error": failure}
         else:
             if forked is None:
                 return self._enter_kernel(spec)
-            answer = {"type": "forked", "guard": forked.guard, "pid": forked.kernel}
+            answer = {"type": "forked", "supervisor_pid": forked.supervisor, "pid": forked.kernel}
         self._close_fds()
         self._send_frame(answer | {"session": frame.get("session")})
         return None
 
-    def _parse_request(self, frame: Frame) -> tuple[KernelSpec, GuardCommand]:
+    def _parse_request(self, frame: Frame) -> tuple[KernelSpec, SupervisorCommand]:
         match frame:
             case {
                 "type": "fork",
                 "session": str(session),
                 "plain": bool(plain),
-                "guard": [str(_), *_] as command,
+                "supervisor_command": [str(_), *_] as command,
             } if all(isinstance(word, str) for word in command):
                 if len(self._fds) != _FD_COUNT:
                     raise ValueError(f"a fork needs {_FD_COUNT} fds, not {len(self._fds)}")
                 listener, channel, stderr = self._fds
-                return KernelSpec(session, plain, listener), GuardCommand(command, channel, stderr)
-        raise ValueError("a request is a fork with `session`, `plain` and `guard`")
+                supervisor = SupervisorCommand(command, channel, stderr)
+                return KernelSpec(session, plain, listener), supervisor
+        raise ValueError("a request is a fork with `session`, `plain` and `supervisor_command`")
 
     def _enter_kernel(self, spec: KernelSpec) -> KernelSpec:
         self._conn.close()

@@ -87,7 +87,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_records_make_it_panic(records: Vec<u8>) {
+        fn no_records_make_the_parser_panic(records: Vec<u8>) {
             for record in PaxRecordIter(&records) {
                 prop_assert!(record.is_err() || records.contains(&b'='));
             }

@@ -423,7 +423,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(noise: Vec<u8>, size in 0u64..4096, kind in "[0-9xgLKS]") {
+        fn no_bytes_make_the_reader_panic(noise: Vec<u8>, size in 0u64..4096, kind in "[0-9xgLKS]") {
             // The header is valid, so the reader interprets the data after it as the header says.
             let mut header = tar::Header::new_gnu();
             header.set_size(size);

@@ -64,6 +64,7 @@ const COMMAND_EXAMPLES: &[(&str, &[&str])] = &[
             "osctl shell ls -la /repo",
             "osctl shell 'cd /repo && git status | head'",
             "osctl shell --list",
+            "osctl shell --end 4fcf9e7e",
             "osctl shell --attach          # return to the last used terminal",
         ],
     ),
@@ -213,8 +214,8 @@ const COMMAND_EXAMPLES: &[(&str, &[&str])] = &[
     (
         "mcp call",
         &[
-            "osctl mcp call filesystem read_text_file path=/repo/README.md",
-            "osctl mcp call filesystem list_directory '{\"path\": \"/repo\"}'",
+            "osctl mcp call filesystem read_text_file path=/root/host/notes.txt",
+            "osctl mcp call filesystem list_directory '{\"path\": \"/root\"}'",
         ],
     ),
     (
@@ -257,7 +258,7 @@ const COMMAND_EXAMPLES: &[(&str, &[&str])] = &[
     ("jupyter ls", &["osctl jupyter ls"]),
     ("init", &["osctl init", "osctl init --update ~/app"]),
     ("doctor", &["osctl doctor", "osctl doctor --fix"]),
-    ("config", &["osctl config show", "osctl config edit"]),
+    ("config", &["osctl config", "osctl config edit"]),
     ("config show", &["osctl config show"]),
     ("config path", &["osctl config path"]),
     ("config edit", &["EDITOR=nano osctl config edit"]),
@@ -266,7 +267,7 @@ const COMMAND_EXAMPLES: &[(&str, &[&str])] = &[
         "completions",
         &[
             "osctl completions bash > ~/.local/share/bash-completion/completions/osctl",
-            "osctl completions zsh",
+            "source <(osctl completions zsh)",
         ],
     ),
 ];

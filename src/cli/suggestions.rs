@@ -1,11 +1,16 @@
 //! Suggestions for words that are not verbs of osctl.
 //!
 //! clap suggests every similar name, also those of hidden verbs and aliases. This module keeps visible names only, and
-//! replaces the suggestion for words of other programs with the right commands.
+//! replaces the suggestion for words of other programs with the right commands. An error shows the usage of the help;
+//! clap would add the global options that are set.
 
+use crate::error::nearest_name;
 use clap::Command;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
+
+/// Characters of a verb per edit, up to which a verb is suggested for an unknown word.
+const CHARS_PER_VERB_EDIT: usize = 2;
 
 /// Words that are first verbs of other programs, and the commands that do the same.
 const WORD_TIPS: &[(&[&str], &[&str])] = &[
@@ -143,9 +148,13 @@ const WORD_TIPS: &[(&[&str], &[&str])] = &[
     ),
 ];
 
-/// Corrects the suggestions of an unknown or missing subcommand: hidden verbs and aliases are not listed.
+/// Corrects the usage and the suggestions of a parse error: hidden verbs and aliases are not listed.
 pub(super) fn correct_suggestions(error: &mut Error, command: &Command) {
     let parent = failed_command(error, command);
+    if error.get(ContextKind::Usage).is_some() {
+        let usage = parent.clone().render_usage();
+        error.insert(ContextKind::Usage, ContextValue::StyledStr(usage));
+    }
     match error.kind() {
         ErrorKind::InvalidSubcommand => {}
         ErrorKind::MissingSubcommand => {
@@ -156,12 +165,12 @@ pub(super) fn correct_suggestions(error: &mut Error, command: &Command) {
         }
         _ => return,
     }
-    let tips = match error.get(ContextKind::InvalidSubcommand) {
-        Some(ContextValue::String(word)) if parent.get_name() == command.get_name() => {
-            word_tips(word)
-        }
-        _ => &[],
+    let word = match error.get(ContextKind::InvalidSubcommand) {
+        Some(ContextValue::String(word)) => word.clone(),
+        _ => return,
     };
+    let is_first = parent.get_name() == command.get_name();
+    let tips = if is_first { word_tips(&word) } else { &[] };
     if !tips.is_empty() {
         error.remove(ContextKind::SuggestedSubcommand);
         let tips = tips.iter().map(|tip| StyledStr::from(*tip)).collect();
@@ -171,7 +180,7 @@ pub(super) fn correct_suggestions(error: &mut Error, command: &Command) {
     let names = match error.remove(ContextKind::SuggestedSubcommand) {
         Some(ContextValue::Strings(names)) => names,
         Some(ContextValue::String(name)) => vec![name],
-        _ => return,
+        _ => Vec::new(),
     };
     // An empty list would leave an empty line in the message.
     error.remove(ContextKind::Suggested);
@@ -184,6 +193,12 @@ pub(super) fn correct_suggestions(error: &mut Error, command: &Command) {
         {
             visible.push(name.to_owned());
         }
+    }
+    if visible.is_empty() {
+        // clap compares beginnings most; `ecex` means `exec`.
+        let verbs = parent.get_subcommands().filter(|verb| !verb.is_hide_set());
+        let nearest = nearest_name(&word, verbs.map(Command::get_name), CHARS_PER_VERB_EDIT);
+        visible.extend(nearest.map(str::to_owned));
     }
     if !visible.is_empty() {
         error.insert(
@@ -217,12 +232,15 @@ fn failed_command<'a>(error: &Error, command: &'a Command) -> &'a Command {
 mod tests {
     use super::WORD_TIPS;
     use crate::cli;
+    use clap::Command;
+    use clap::error::{ContextKind, ContextValue};
     use std::collections::BTreeSet;
 
     fn refused(words: &str) -> String {
         let words = format!("osctl {words}");
         let words = words.split(' ').map(Into::into);
-        cli::parse_args(words).unwrap_err().to_string()
+        let error = cli::parse_args(words).unwrap_err();
+        cli::describe_parse_error(&error, false)
     }
 
     #[test]
@@ -241,8 +259,26 @@ mod tests {
     }
 
     #[test]
+    fn a_nearer_hidden_verb_does_not_replace_the_nearest_visible_one() {
+        // clap suggests `abdc` for `badc`, and not `dabc`.
+        let command = Command::new("osctl")
+            .subcommand_required(true)
+            .subcommand(Command::new("abdc").hide(true))
+            .subcommand(Command::new("dabc"));
+        let parsed = command.clone().try_get_matches_from(["osctl", "badc"]);
+        let mut error = parsed.unwrap_err();
+        super::correct_suggestions(&mut error, &command);
+        assert_eq!(
+            error.get(ContextKind::SuggestedSubcommand),
+            Some(&ContextValue::Strings(vec!["dabc".into()]))
+        );
+    }
+
+    #[test]
     fn a_typo_gets_the_visible_name() {
         assert!(refused("exce 1").contains("'exec'"));
+        assert!(refused("ecex 1").contains("'exec'"));
+        assert!(!refused("xyz").contains("hint:"));
         // `list` is a hidden alias.
         let error = refused("sessions lisst");
         assert!(
@@ -258,13 +294,30 @@ mod tests {
             error.contains("[subcommands: ") && !error.contains("quiesce"),
             "{error}"
         );
-        let error = refused("cryo --instance a");
-        assert!(error.contains("store, reload, ls, show, rm"), "{error}");
+    }
+
+    #[test]
+    fn a_usage_line_has_no_global_option() {
+        let error = refused("--instance a attach");
+        assert!(
+            error.contains("Usage: osctl attach [OPTIONS] <ID>\n"),
+            "{error}"
+        );
+        let error = refused("--instance a --config b cryo show");
+        assert!(
+            error.contains("Usage: osctl cryo show [OPTIONS] <NAME>\n"),
+            "{error}"
+        );
+        let error = refused("--instance a");
+        assert!(
+            error.contains("Usage: osctl [OPTIONS] <COMMAND>\n"),
+            "{error}"
+        );
     }
 
     #[test]
     fn words_of_other_programs_name_the_command() {
-        assert!(refused("stop").contains("tip: `osctl down` stops"));
+        assert!(refused("stop").contains("  hint: `osctl down` stops"));
         assert!(refused("delete").contains("`osctl down --purge`"));
         assert!(refused("run x.py").contains("`osctl exec -f FILE`"));
         assert!(refused("install polars").contains("'!pip install NAME'"));
@@ -274,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_with_tips_is_no_verb_and_its_tips_are() {
+    fn words_with_tips_are_not_verbs_and_tips_name_verbs() {
         let command = cli::clap_command();
         let mut words = BTreeSet::new();
         for (names, tips) in WORD_TIPS {

@@ -250,7 +250,7 @@ mod tests {
     use super::{CompletionLine, resolve_dots};
 
     #[test]
-    fn a_folder_above_is_found() {
+    fn dots_in_a_path_are_resolved() {
         assert_eq!(resolve_dots("/root/host/../"), "/root/");
         assert_eq!(resolve_dots("/root/../../x/./"), "/x/");
         assert_eq!(resolve_dots("/root/.."), "/");
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_read_as_far_as_it_is_written() {
+    fn an_unfinished_command_line_is_parsed() {
         let read = |words: &str| {
             let words = words.split(' ').map(Into::into);
             let line = CompletionLine::parse_words(words);

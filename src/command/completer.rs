@@ -238,7 +238,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn bash_takes_a_quoted_candidate_for_itself(name in any::<String>()) {
+        fn a_quoted_candidate_is_unquoted_to_itself(name in any::<String>()) {
             let quoted = quote_for_bash(&name);
             assert_eq!(unquote_for_bash(OsStr::new(&quoted)), OsStr::new(&name));
         }

@@ -5,16 +5,22 @@ use super::answers::{ConfigAnswer, ConfigEntry, PathAnswer};
 use crate::error::{Error, Result, VerbOutcome};
 use crate::host::mcp;
 use crate::host::secrets::write_private;
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use std::env;
 use std::path::Path;
 
 const CONFIG_TEMPLATE: &str = include_str!("../../assets/osctl.yaml");
 
-#[derive(Debug, Clone, Copy, Subcommand)]
-pub(crate) enum ConfigVerb {
-    /// Print each value with its source
+#[derive(Debug, Args)]
+pub(crate) struct ConfigArgs {
+    #[command(subcommand)]
+    verb: Option<ConfigVerb>,
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigVerb {
+    /// Print each value with its source (default)
     #[command(aliases = ["ls", "list"])]
     Show,
     /// Print the path of your configuration file
@@ -25,8 +31,18 @@ pub(crate) enum ConfigVerb {
     Init,
 }
 
-pub(crate) fn run(verb: ConfigVerb, cx: &CommandContext) -> Result<VerbOutcome> {
-    match verb {
+impl ConfigArgs {
+    /// Whether the file may be missing: these verbs create the file, or print its path only.
+    pub(crate) fn may_lack_file(&self) -> bool {
+        matches!(
+            self.verb,
+            Some(ConfigVerb::Path | ConfigVerb::Edit | ConfigVerb::Init)
+        )
+    }
+}
+
+pub(crate) fn run(args: ConfigArgs, cx: &CommandContext) -> Result<VerbOutcome> {
+    match args.verb.unwrap_or(ConfigVerb::Show) {
         ConfigVerb::Show => show_values(cx),
         ConfigVerb::Path => print_path(&cx.config_file, cx),
         ConfigVerb::Edit => edit_file(cx),
@@ -159,7 +175,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_may_be_secret_is_shown_by_its_name_alone() {
+    fn values_that_may_be_secret_are_masked() {
         let mut servers = json!({
             "far": {"url": "https://geheim:geheim@mcp.example:8443/geheim?key=geheim", "headers": {"Authorization": "Bearer geheim"}},
             "near": {"command": "near", "args": ["--key", "geheim"], "env": {"API_KEY": "geheim"}},
@@ -181,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_template_names_every_key_and_its_lines_hold_when_uncommented() {
+    fn the_uncommented_template_sets_every_key() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("osctl.yaml");
         let text: String = CONFIG_TEMPLATE

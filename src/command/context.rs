@@ -4,17 +4,30 @@ use crate::config::{EngineChoice, ResolvedConfig};
 use crate::engine::{Docker, EmbeddedEngine, Engine, EngineAddress, EngineProgress};
 use crate::error::{Error, Result};
 use crate::host::client::{CompanionClient, not_running_error};
+use crate::host::engine_diagnosis::explain_by_engine;
 use crate::host::folders::Folders;
 use crate::host::instance::{Instance, InstanceRecord};
 use crate::host::mount_safety::{canonicalize_existing, check_config_file};
-use crate::host::older_companion::name_older_companion;
 use crate::host::path_resolver::PathResolver;
 use crate::host::provision::{self, EngineFix, InstallConsent};
+use crate::protocol::quote::quote_word;
 use crate::ui::{Ui, WorkSpinner};
+use parking_lot::Mutex;
 use serde_json::Value;
 use std::collections::BTreeSet;
+use std::env;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What names the configuration file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ConfigFileSource {
+    /// `--config`.
+    Flag,
+    /// `OSCTL_CONFIG`.
+    Variable,
+    /// The record of the instance, or nothing: the default file.
+    Record,
+}
 
 #[derive(Debug)]
 pub(crate) struct CommandContext {
@@ -22,6 +35,7 @@ pub(crate) struct CommandContext {
     pub(crate) folders: Folders,
     pub(crate) instance: Instance,
     pub(super) config_file: PathBuf,
+    pub(super) config_file_source: ConfigFileSource,
     /// Warnings that were printed, which are not repeated; `None` if the command must not print warnings.
     warned: Option<Mutex<BTreeSet<String>>>,
 }
@@ -38,19 +52,28 @@ impl CommandContext {
         config: Option<&Path>,
     ) -> Result<Self> {
         let instance = Instance::new(instance, &folders)?;
-        let config_file = match config {
-            Some(given) => absolute_path(given, &folders)?,
+        let (config_file, config_file_source) = match config {
+            Some(given) => {
+                let variable = env::var_os("OSCTL_CONFIG");
+                let source = match variable.is_some_and(|value| given == Path::new(&value)) {
+                    true => ConfigFileSource::Variable,
+                    false => ConfigFileSource::Flag,
+                };
+                (absolute_path(given, &folders)?, source)
+            }
             // If the record can't be read, the command that needs it reports the error.
             None => {
                 let record = instance.read_record().ok().flatten();
                 let recorded = record.and_then(|record| record.applied.config_file);
-                recorded.unwrap_or_else(|| folders.config_file())
+                let file = recorded.unwrap_or_else(|| folders.config_file());
+                (file, ConfigFileSource::Record)
             }
         };
         Ok(Self {
             ui,
             instance,
             config_file,
+            config_file_source,
             folders,
             warned: Some(Mutex::default()),
         })
@@ -120,7 +143,7 @@ impl CommandContext {
     ) -> Result<(ResolvedConfig, Option<Error>)> {
         let (resolved, error) = self.load_config(project, flags)?;
         if let (Some(warned), Some(error)) = (&self.warned, &error) {
-            lock_warned(warned).insert(describe_ignored(error));
+            warned.lock().insert(describe_ignored(error));
         }
         Ok((resolved, error))
     }
@@ -159,21 +182,38 @@ impl CommandContext {
         Ok(resolved)
     }
 
-    /// A file that was named must exist; the default file may be missing.
-    fn check_config_exists(&self) -> std::result::Result<(), Error> {
-        match self.own_config_file() {
-            Some(file) if !file.exists() => {
-                let message = format!("the configuration file `{}` does not exist", file.display());
+    /// Checks a file that was named or recorded; the default file may be missing.
+    ///
+    /// # Errors
+    /// When the file does not exist.
+    pub(super) fn check_config_exists(&self) -> std::result::Result<(), Error> {
+        let Some(file) = self.own_config_file().filter(|file| !file.exists()) else {
+            return Ok(());
+        };
+        let name = quote_word(file.as_os_str().as_encoded_bytes(), false);
+        let create = format!("create the file: `osctl --config {name} config init`");
+        let (named_by, hint) = match self.config_file_source {
+            ConfigFileSource::Flag => {
+                let hint = format!("correct the name, or {create}");
+                ("; `--config` names it", hint)
+            }
+            ConfigFileSource::Variable => {
+                let hint = format!("`unset OSCTL_CONFIG`, correct the name, or {create}");
+                ("; `OSCTL_CONFIG` names it", hint)
+            }
+            ConfigFileSource::Record => {
                 let usual = self.folders.config_file();
                 let up = format!("--config {} up", usual.display());
-                let hint = format!(
-                    "restore the file, or run `{}` to use the default file",
-                    self.instance.osctl_command(&up)
-                );
-                Err(Error::usage(message, hint))
+                let up = self.instance.osctl_command(&up);
+                let hint = format!("restore the file, or run `{up}` to use the default file");
+                ("", hint)
             }
-            _ => Ok(()),
-        }
+        };
+        let message = format!(
+            "the configuration file `{}` does not exist{named_by}",
+            file.display()
+        );
+        Err(Error::usage(message, hint))
     }
 
     fn warn_of(&self, resolved: &ResolvedConfig) {
@@ -186,7 +226,7 @@ impl CommandContext {
         let Some(warned) = &self.warned else {
             return;
         };
-        let mut warned = lock_warned(warned);
+        let mut warned = warned.lock();
         if !warned.contains(&warning) {
             self.ui.print_warning(&warning);
             warned.insert(warning);
@@ -309,14 +349,14 @@ impl CommandContext {
         CompanionClient::new(&self.instance, &record, bind)
     }
 
-    /// Returns the same error, or, if the engine says so, that the companion is of an earlier version.
+    /// Returns the cause as the engine reports it, or the same error if the engine does not answer.
     pub(crate) async fn explain_error(&self, error: anyhow::Error) -> anyhow::Error {
         let engine = match self.require_record() {
             Ok(record) => self.connect_engine(record.engine).await,
             Err(error) => Err(error),
         };
         match engine {
-            Ok(engine) => name_older_companion(error, &self.instance, &engine).await,
+            Ok(engine) => explain_by_engine(error, &self.instance, &engine).await,
             // Report the original error, not why the engine was not reached.
             Err(_) => error,
         }
@@ -338,7 +378,7 @@ fn absolute_path(file: &Path, folders: &Folders) -> Result<PathBuf> {
 
 fn describe_ignored(error: &Error) -> String {
     let hint = error.hint().unwrap_or_default();
-    format!("{error}, and is ignored; {hint}")
+    format!("{error}; osctl ignores the whole file; {hint}")
 }
 
 /// Why the configuration file is ignored.
@@ -346,8 +386,4 @@ fn describe_unread_config(error: &anyhow::Error) -> String {
     let hint = error.downcast_ref().and_then(Error::hint);
     let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
     format!("the configuration file is ignored: {error:#}{hint}")
-}
-
-fn lock_warned(warned: &Mutex<BTreeSet<String>>) -> MutexGuard<'_, BTreeSet<String>> {
-    warned.lock().unwrap_or_else(PoisonError::into_inner)
 }

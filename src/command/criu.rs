@@ -6,21 +6,27 @@ use super::answers::{
 };
 use super::candidates::{checkpoint_names, session_names};
 use super::progress::wait_with_meter;
-use crate::error::{EXIT_NEGATIVE, Result, VerbOutcome};
+use crate::error::{EXIT_NEGATIVE, Result, VerbOutcome, hint_for_instance};
 use crate::protocol::criu::{CheckpointRequest, RestoreRequest, StoredCheckpoint};
 use crate::protocol::kernel::{DEFAULT_SESSION, KernelState};
 use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCandidates;
 
+#[derive(Debug, Args)]
+pub(crate) struct CriuArgs {
+    #[command(subcommand)]
+    verb: Option<CriuVerb>,
+}
+
 #[derive(Debug, Subcommand)]
-pub(crate) enum CriuVerb {
+enum CriuVerb {
     /// Checkpoint an idle kernel and end its process
     Checkpoint(CheckpointArgs),
     /// Restore a checkpointed kernel
     Restore(RestoreArgs),
     /// Show checkpoint support and stored checkpoints
     Status,
-    /// List the stored checkpoints
+    /// List the stored checkpoints (default)
     #[command(alias = "list")]
     Ls,
     /// Remove all generations of a checkpoint
@@ -33,12 +39,12 @@ pub(crate) enum CriuVerb {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct CheckpointArgs {
+struct CheckpointArgs {
     /// Name of the checkpoint [default: the session's name]
     #[arg(add = ArgValueCandidates::new(checkpoint_names))]
     name: Option<String>,
     /// Session to checkpoint
-    #[arg(short, long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
+    #[arg(short, long, value_name = "NAME", default_value = DEFAULT_SESSION, add = ArgValueCandidates::new(session_names))]
     session: String,
     /// Keep the kernel running after the checkpoint
     #[arg(long)]
@@ -46,12 +52,12 @@ pub(crate) struct CheckpointArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct RestoreArgs {
+struct RestoreArgs {
     /// Name of the checkpoint [default: the session's name]
     #[arg(add = ArgValueCandidates::new(checkpoint_names))]
     name: Option<String>,
     /// Session whose checkpoint to restore if no name is given
-    #[arg(short, long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
+    #[arg(short, long, value_name = "NAME", default_value = DEFAULT_SESSION, add = ArgValueCandidates::new(session_names))]
     session: String,
     /// Generation to restore [default: the newest]
     #[arg(long, value_name = "NUMBER")]
@@ -88,8 +94,8 @@ impl From<RestoreArgs> for RestoreRequest {
     }
 }
 
-pub(crate) async fn run(verb: CriuVerb, cx: &CommandContext) -> Result<VerbOutcome> {
-    match verb {
+pub(crate) async fn run(args: CriuArgs, cx: &CommandContext) -> Result<VerbOutcome> {
+    match args.verb.unwrap_or(CriuVerb::Ls) {
         CriuVerb::Checkpoint(args) => checkpoint_kernel(&args.into(), cx).await,
         CriuVerb::Restore(args) => restore_kernel(&args.into(), cx).await,
         CriuVerb::Status => show_status(cx).await,
@@ -185,15 +191,19 @@ async fn show_status(cx: &CommandContext) -> Result<VerbOutcome> {
     for warning in &found.warnings {
         cx.ui.print_warning(warning);
     }
-    cx.ui.print_line(&found.message);
+    let fix = |text: &str| hint_for_instance(text, &cx.instance.name);
+    cx.ui.print_line(fix(&found.message));
     for check in &found.checks {
-        let label = match (check.fine, check.needed) {
+        let label = match (check.passed, check.needed) {
             (true, _) => "ok",
             (false, true) => "missing",
             (false, false) => "warning",
         };
-        cx.ui
-            .print_line(format!("  {label:<9}{:<14}{}", check.what, check.detail));
+        cx.ui.print_line(format!(
+            "  {label:<9}{:<14}{}",
+            check.what,
+            fix(&check.detail)
+        ));
     }
     for session in &found.checkpointed {
         cx.ui
@@ -220,7 +230,9 @@ fn print_checkpoints(checkpoints: Vec<StoredCheckpoint>, cx: &CommandContext) {
     let heads = ["NAME", "GENERATION", "SESSION", "AGE", "SIZE", "PATH"];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     rows.extend(checkpoints.into_iter().map(checkpoint_row));
-    cx.ui.print_table(&rows);
+    let checkpoint = cx.instance.osctl_command("criu checkpoint");
+    let empty = format!("no checkpoints; `{checkpoint}` stores a kernel process");
+    cx.ui.print_list(&rows, &empty);
 }
 
 fn checkpoint_row(stored: StoredCheckpoint) -> Vec<String> {

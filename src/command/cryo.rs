@@ -12,19 +12,26 @@ use crate::protocol::cryo::{
 };
 use crate::protocol::kernel::{DEFAULT_SESSION, KernelReport, KernelState};
 use crate::protocol::restored::{LostVariable, RestoredFrom};
+use crate::protocol::words::count_noun;
 use crate::ui;
 use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCandidates;
 
+#[derive(Debug, Args)]
+pub(crate) struct CryoArgs {
+    #[command(subcommand)]
+    verb: Option<CryoVerb>,
+}
+
 #[derive(Debug, Subcommand)]
-pub(crate) enum CryoVerb {
+enum CryoVerb {
     /// Store variables and print a receipt
     #[command(alias = "save")]
     Store(StoreArgs),
     /// Reload stored variables
     #[command(aliases = ["load", "restore"])]
     Reload(ReloadArgs),
-    /// List stored states
+    /// List stored states (default)
     #[command(alias = "list")]
     Ls,
     /// Show a stored state
@@ -35,12 +42,12 @@ pub(crate) enum CryoVerb {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct StoreArgs {
+struct StoreArgs {
     /// Name of the stored state [default: the session's name]
     #[arg(add = ArgValueCandidates::new(stored_names))]
     name: Option<String>,
     /// Session whose variables to store
-    #[arg(short, long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
+    #[arg(short, long, value_name = "NAME", default_value = DEFAULT_SESSION, add = ArgValueCandidates::new(session_names))]
     session: String,
     /// Store nothing if a variable would be lost, altered or unverified
     #[arg(long)]
@@ -74,12 +81,12 @@ impl From<StoreArgs> for CryoStore {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct ReloadArgs {
+struct ReloadArgs {
     /// Name of the stored state [default: the session's name]
     #[arg(add = ArgValueCandidates::new(stored_names))]
     name: Option<String>,
     /// Session that receives the variables
-    #[arg(short, long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
+    #[arg(short, long, value_name = "NAME", default_value = DEFAULT_SESSION, add = ArgValueCandidates::new(session_names))]
     session: String,
     /// Generation of the stored state [default: the newest]
     #[arg(long, value_name = "NUMBER")]
@@ -102,7 +109,7 @@ impl From<ReloadArgs> for ReloadRequest {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct CryoGenerationArgs {
+struct CryoGenerationArgs {
     /// Name of the stored state
     #[arg(add = ArgValueCandidates::new(stored_names))]
     name: String,
@@ -112,7 +119,7 @@ pub(crate) struct CryoGenerationArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct CryoRemoveArgs {
+struct CryoRemoveArgs {
     /// Name of the stored state
     #[arg(add = ArgValueCandidates::new(stored_names))]
     name: String,
@@ -121,9 +128,9 @@ pub(crate) struct CryoRemoveArgs {
     generation: Option<u64>,
 }
 
-pub(crate) async fn run(verb: CryoVerb, cx: &CommandContext) -> Result<VerbOutcome> {
+pub(crate) async fn run(args: CryoArgs, cx: &CommandContext) -> Result<VerbOutcome> {
     let client = cx.companion_client()?;
-    match verb {
+    match args.verb.unwrap_or(CryoVerb::Ls) {
         CryoVerb::Store(args) => {
             let request = CryoStore::from(args);
             let what = format!("storing `{}`", request.session);
@@ -183,7 +190,9 @@ pub(crate) async fn run(verb: CryoVerb, cx: &CommandContext) -> Result<VerbOutco
             if cx.ui.json {
                 cx.ui.print_json(&StoredStatesAnswer::from(lines))?;
             } else {
-                cx.ui.print_table(&generation_table(&lines.cryo));
+                let store = cx.instance.osctl_command("cryo store");
+                let empty = format!("no stored states; `{store}` stores variables");
+                cx.ui.print_list(&generation_table(&lines.cryo), &empty);
             }
         }
         CryoVerb::Show(CryoGenerationArgs { name, generation }) => {
@@ -199,9 +208,8 @@ pub(crate) async fn run(verb: CryoVerb, cx: &CommandContext) -> Result<VerbOutco
             if cx.ui.json {
                 cx.ui.print_json(&GenerationsRemovedAnswer::from(removed))?;
             } else {
-                let count = removed.generations.len();
-                cx.ui
-                    .print_message(format!("removed {count} generations of `{name}`"));
+                let count = count_noun(removed.generations.len(), "generation");
+                cx.ui.print_message(format!("removed {count} of `{name}`"));
             }
         }
     }
@@ -212,6 +220,10 @@ pub(crate) async fn run(verb: CryoVerb, cx: &CommandContext) -> Result<VerbOutco
 fn report_restored(from: &RestoredFrom, cx: &CommandContext) {
     match from.lost_unexpectedly {
         0 => cx.ui.print_message(from.describe()),
+        1 => cx.ui.print_warning(format!(
+            "1 variable that was stored as saved was not restored; {}",
+            from.describe()
+        )),
         lost => cx.ui.print_warning(format!(
             "{lost} variables that were stored as saved were not restored; {}",
             from.describe()

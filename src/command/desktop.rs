@@ -2,10 +2,14 @@
 
 use super::CommandContext;
 use super::answers::DesktopAnswer;
-use crate::config::parse_resolution;
+use crate::config::{RESOLUTION_RULE, parse_resolution};
 use crate::error::{Error, Result, VerbOutcome};
 use crate::host::display::DesktopLink;
 use clap::Args;
+use std::time::Duration;
+
+/// How long osctl waits for a launcher to report that it found no browser.
+const BROWSER_LAUNCH_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
 pub(crate) struct DesktopArgs {
@@ -37,8 +41,8 @@ impl TryFrom<DesktopArgs> for DesktopPlan {
         };
         let (width, height) = parse_resolution(&text).ok_or_else(|| {
             Error::usage(
-                format!("`{text}` is not a resolution"),
-                "write it as `--resolution 1920x1080`",
+                format!("`{text}` is not a resolution; give {RESOLUTION_RULE}"),
+                "write, for example, `--resolution 1920x1080`",
             )
         })?;
         Ok(Self::Resize(width, height))
@@ -49,7 +53,7 @@ pub(crate) async fn run(args: DesktopArgs, cx: &CommandContext) -> Result<VerbOu
     let plan = DesktopPlan::try_from(args)?;
     let client = cx.companion_client()?;
     if let DesktopPlan::Resize(width, height) = plan {
-        let work = cx.ui.start_work("changing the resolution");
+        let work = cx.ui.start_request("changing the resolution");
         let screen = client.resize_screen(width, height).await?;
         drop(work);
         if cx.ui.json {
@@ -70,7 +74,7 @@ pub(crate) async fn run(args: DesktopArgs, cx: &CommandContext) -> Result<VerbOu
     let is_here = client.engine_machine().is_none();
     let is_printed = matches!(plan, DesktopPlan::Print);
     let is_asked = !is_printed && !cx.ui.json && is_here && has_screen();
-    let opened = is_asked && open::that_detached(&url).is_ok();
+    let opened = is_asked && open::that_detached_with_timeout(&url, BROWSER_LAUNCH_TIMEOUT).is_ok();
     if cx.ui.json {
         cx.ui.print_json(&DesktopAnswer {
             url,
@@ -94,8 +98,12 @@ pub(crate) async fn run(args: DesktopArgs, cx: &CommandContext) -> Result<VerbOu
             "the address is on `{machine}`; `ssh -nNT -L {port}:127.0.0.1:{port} {machine}` forwards it to this machine"
         ));
     }
+    let no_browser = match is_printed {
+        true => "",
+        false => "no browser was opened; ",
+    };
     cx.ui.print_message(format!(
-        "open the link in a browser within {expires} seconds; the link works once"
+        "{no_browser}open the link in a browser within {expires} seconds; the link works once"
     ));
     tell_address(cx, &url, &by_address, is_printed);
     Ok(VerbOutcome::Done)

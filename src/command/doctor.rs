@@ -3,13 +3,14 @@
 use super::CommandContext;
 use super::answers::{DoctorAnswer, DoctorEntry, DoctorVerdict};
 use super::status::isolation_warnings;
-use crate::config::{Config, EngineChoice};
-use crate::engine::{Docker, Engine};
+use crate::config::Config;
+use crate::engine::{ContainerPhase, Docker, Engine};
 use crate::error::{EXIT_NEGATIVE, Error, Result, VerbOutcome, hint_for_instance};
+use crate::host::client::CompanionClient;
+use crate::host::engine_diagnosis::explain_by_engine;
 #[cfg(unix)]
 use crate::host::folders::is_open_to_others;
-use crate::host::instance::{INSTANCE_LABEL, Instance};
-use crate::host::older_companion::name_older_companion;
+use crate::host::instance::Instance;
 use crate::host::ports::{self, PortMachine};
 use crate::host::{autorun, disk, escapes, project};
 use crate::image::{Body, CompanionBinary};
@@ -44,6 +45,9 @@ enum FindingVerdict {
     Broken,
 }
 
+/// What follows from a configuration that can't be read.
+const UNREAD_CONFIG_CONSEQUENCE: &str = "; the other checks use the default settings; settings that weaken the isolation were not checked";
+
 pub(crate) async fn run(args: DoctorArgs, cx: &CommandContext) -> Result<VerbOutcome> {
     let DoctorArgs { fix } = args;
     let mut findings = Vec::new();
@@ -53,6 +57,11 @@ pub(crate) async fn run(args: DoctorArgs, cx: &CommandContext) -> Result<VerbOut
         Err(error) => (Err(error), None),
     };
     let config = record_check(&mut findings, "configuration", read, |_| "readable".into());
+    let is_config_read = config.is_some();
+    let config = config.unwrap_or_default();
+    if !is_config_read && let Some(finding) = findings.last_mut() {
+        finding.detail += UNREAD_CONFIG_CONSEQUENCE;
+    }
     findings.extend(problem.map(|error| DoctorFinding {
         what: "project file",
         verdict: FindingVerdict::Warning,
@@ -62,9 +71,7 @@ pub(crate) async fn run(args: DoctorArgs, cx: &CommandContext) -> Result<VerbOut
     let record = cx.instance.read_record()?;
     let choice = record
         .as_ref()
-        .map(|r| r.engine)
-        .or(config.as_ref().map(|c| c.engine))
-        .unwrap_or(EngineChoice::Docker);
+        .map_or(config.engine, |record| record.engine);
     let work = cx.ui.start_work("looking for the container engine");
     let engine = cx.provided_engine(choice, &|_| Ok(fix), &work).await;
     drop(work);
@@ -82,24 +89,20 @@ pub(crate) async fn run(args: DoctorArgs, cx: &CommandContext) -> Result<VerbOut
         socket.as_deref(),
     );
     let project = record_check(&mut findings, "project", found, |p| p.display().to_string());
-    if let (Some(config), Some(project)) = (&config, &project) {
+    if let Some(project) = &project {
         let body = Body::from_project(project, &config.body);
         record_check(&mut findings, "body", body, |b| match &b.folder {
             Some(folder) => folder.display().to_string(),
             None => "included in this binary".into(),
         });
     }
-    if let (Some(Engine::Docker(docker)), Some(config)) = (&engine, &config) {
-        check_docker(&mut findings, docker, config, cx).await;
+    if let Some(Engine::Docker(docker)) = &engine {
+        check_docker(&mut findings, docker, &config, cx).await;
     }
-    if let (Some(engine), Some(config)) = (&engine, &config) {
-        let running = engine
-            .inspect(&cx.instance.container_name())
-            .await
-            .ok()
-            .flatten()
-            .is_some();
-        if !running {
+    if let Some(engine) = &engine {
+        let found = engine.inspect(&cx.instance.container_name()).await;
+        let phase = found.ok().flatten().map(|container| container.phase);
+        if phase.is_none() {
             let wanted = record.as_ref().map_or(config.ports, |r| r.ports);
             let free = ports::choose_ports(
                 wanted,
@@ -112,21 +115,33 @@ pub(crate) async fn run(args: DoctorArgs, cx: &CommandContext) -> Result<VerbOut
             record_check(&mut findings, "ports", free, |p| {
                 format!("{}, {}, {} are free", p.kernel, p.mcp, p.vnc)
             });
-        } else {
-            let health = match cx.companion_client() {
+        } else if phase != Some(ContainerPhase::Paused) {
+            let client = cx.require_record().and_then(|record| {
+                CompanionClient::new(&cx.instance, &record, record.bind_address(config.bind))
+            });
+            let health = match client {
                 Ok(client) => client.fetch_health().await,
                 Err(error) => Err(error),
             };
             let health = match health {
-                Err(error) => Err(name_older_companion(error, &cx.instance, engine).await),
+                Err(error) => Err(explain_by_engine(error, &cx.instance, engine).await),
                 other => other,
             };
-            record_check(&mut findings, "companion", health, |h| {
+            let health = record_check(&mut findings, "companion", health, |h| {
                 format!("{:?}, version {}", h.status, h.version).to_lowercase()
             });
+            // The hint of most errors names this command.
+            if let (None, Some(finding)) = (health, findings.last_mut())
+                && let Some(hint) = finding.hint.as_mut()
+                && hint.contains("osctl doctor")
+            {
+                *hint = "`osctl logs` shows the companion's messages; run `osctl down` and `osctl up` to start the container with its stored state".into();
+            }
         }
+    }
+    if engine.is_some() && is_config_read {
         let criu = record.as_ref().map_or(config.criu, |r| r.criu);
-        for detail in isolation_warnings(choice, config, criu, &cx.instance) {
+        for detail in isolation_warnings(choice, &config, criu, &cx.instance) {
             findings.push(DoctorFinding {
                 what: "safety",
                 verdict: FindingVerdict::Warning,
@@ -182,20 +197,27 @@ async fn check_docker(
     }
     let name = cx.instance.container_name();
     let own = match docker.inspect(&name).await {
-        Ok(Some(container)) if container.labels.get(INSTANCE_LABEL) != Some(&cx.instance.name) => {
-            Err(Error::ForeignObject {
-                what: "container",
-                name,
-            }
-            .into())
-        }
-        Ok(found) => Ok(found),
+        Ok(found) => cx.instance.check_owner(&name, found),
         Err(error) => Err(error),
     };
-    record_check(findings, "container", own, |c| {
-        c.as_ref()
-            .map_or("absent".into(), |c| format!("{:?}", c.phase).to_lowercase())
-    });
+    let own = match own {
+        Ok(Some(container)) if container.phase == ContainerPhase::Paused => {
+            findings.push(DoctorFinding {
+                what: "container",
+                verdict: FindingVerdict::Broken,
+                detail: "paused: no process in it runs".into(),
+                hint: Some("`osctl up` unpauses the container, which keeps its memory".into()),
+            });
+            Ok(None)
+        }
+        other => other.map(Some),
+    };
+    if let Some(own) = own.transpose() {
+        record_check(findings, "container", own, |c| {
+            c.as_ref()
+                .map_or("absent".into(), |c| format!("{:?}", c.phase).to_lowercase())
+        });
+    }
     let image = docker
         .find_image(&format!("{}:latest", cx.instance.image_name()))
         .await;
@@ -417,7 +439,7 @@ fn print_findings(cx: &CommandContext, findings: &[DoctorFinding]) -> Result<Ver
         cx.ui
             .print_line(format!("{label:<9}{:<15}{}", finding.what, finding.detail));
         if let Some(hint) = &finding.hint {
-            cx.ui.print_line(format!("{:<24}cure: {hint}", ""));
+            cx.ui.print_line(format!("{:<24}hint: {hint}", ""));
         }
     }
     Ok(outcome)

@@ -8,7 +8,7 @@ use crate::error::{Error, Result, VerbOutcome};
 use crate::host::build;
 use crate::host::client::not_running_error;
 use crate::host::folders::Folders;
-use crate::host::instance::{INSTANCE_LABEL, Instance};
+use crate::host::instance::{INSTANCE_LABEL, Instance, InstanceRecord};
 use crate::host::keeper::KeeperContainer;
 use crate::host::remote::RemoteVolumes;
 use crate::protocol::cryo::StoreReason;
@@ -16,7 +16,7 @@ use clap::Args;
 
 #[derive(Debug, Args)]
 pub(crate) struct DownArgs {
-    /// Also delete saved state: variables, checkpoints, packages, token and image. Files under /root/host stay
+    /// Also delete saved state: variables, checkpoints, packages, token, image and history. The project and files under /root/host stay
     #[arg(long)]
     purge: bool,
     /// Cancel an evolve in progress
@@ -83,13 +83,9 @@ async fn find_remains(cx: &CommandContext) -> Result<Engine> {
     };
     if let Engine::Docker(docker) = &engine {
         let label = format!("{INSTANCE_LABEL}={}", instance.name);
-        let volumes = [
-            instance.keeper_state_volume(),
-            instance.keeper_socket_volume(),
-        ];
         let mut is_there = !docker.list_labelled_containers(&label).await?.is_empty();
         is_there = is_there || build::has_images(docker, instance).await?;
-        for volume in volumes {
+        for volume in instance.keeper_volumes() {
             is_there = is_there || docker.has_volume(&volume).await?;
         }
         if is_there {
@@ -97,6 +93,37 @@ async fn find_remains(cx: &CommandContext) -> Result<Engine> {
         }
     }
     Err(not_running_error(instance))
+}
+
+/// What a purge keeps: the project, and the files under `/root/host` if there are any.
+fn kept_places(instance: &Instance, record: Option<&InstanceRecord>) -> Vec<String> {
+    let project = record.map(|record| format!("the project `{}`", record.project.display()));
+    let [files, ..] = instance.volume_names();
+    let folder = instance.files_folder();
+    let files = match record.and_then(|record| record.remote.as_ref()) {
+        Some(_) => Some(format!("the files of `/root/host` in the volume `{files}`")),
+        None => folder
+            .exists()
+            .then(|| format!("the files of `/root/host` in `{}`", folder.display())),
+    };
+    project.into_iter().chain(files).collect()
+}
+
+/// The question before a purge, which names what is removed and what is kept.
+fn purge_question(instance: &Instance, record: Option<&InstanceRecord>, kept: &[String]) -> String {
+    let [_, data, project] = instance.volume_names();
+    let state = match record.and_then(|record| record.remote.as_ref()) {
+        None => format!("in `{}`", instance.data_folder().display()),
+        Some(_) => format!("in the volume `{data}`, the copy of the project in `{project}`"),
+    };
+    let mut question = format!(
+        "Delete the saved state of `{}`: variables, checkpoints and packages {state}, the token, the images and the history of evolves",
+        instance.name
+    );
+    if !kept.is_empty() {
+        question += &format!(" (osctl keeps {})", kept.join(" and "));
+    }
+    question + "?"
 }
 
 pub(crate) async fn run(args: DownArgs, cx: &CommandContext) -> Result<VerbOutcome> {
@@ -110,13 +137,9 @@ pub(crate) async fn run(args: DownArgs, cx: &CommandContext) -> Result<VerbOutco
             (Some(record), engine)
         }
     };
+    let kept = kept_places(instance, record.as_ref());
     if plan.purge && !plan.yes {
-        let [_, data, project] = instance.volume_names();
-        let state = match record.and_then(|record| record.remote) {
-            None => instance.data_folder().display().to_string(),
-            Some(_) => format!("the volumes `{data}` and `{project}`, the project's copy"),
-        };
-        let consent_question = format!("Delete the saved state of `{}` ({state})?", instance.name);
+        let consent_question = purge_question(instance, record.as_ref(), &kept);
         if !cx.ui.confirm(&consent_question, "--yes")? {
             return Ok(VerbOutcome::Code(crate::error::EXIT_NEGATIVE));
         }
@@ -125,27 +148,24 @@ pub(crate) async fn run(args: DownArgs, cx: &CommandContext) -> Result<VerbOutco
         true => super::evolve::end_current_run(&engine, cx).await?,
         false => check_idle(&engine, cx).await?,
     }
-    if !plan.purge {
-        snapshot::store_before_stop(StoreReason::Down, cx).await?;
-    }
     let lock = instance.lock()?;
+    let found = match plan.purge {
+        true => instance.find_container(&engine).await?,
+        false => snapshot::prepare_stop(StoreReason::Down, &engine, &lock, cx).await?,
+    };
     let name = instance.container_name();
-    let work = cx.ui.start_work(&format!("stopping `{name}`"));
+    let work = match found {
+        Some(_) => cx.ui.start_work(&format!("stopping `{name}`")),
+        None => cx.ui.start_request(&format!("looking for `{name}`")),
+    };
     if let Engine::Docker(docker) = &engine {
         // The keeper is removed first, so that no run starts during the removal. Its data stay.
         KeeperContainer { docker, instance }
             .remove_container()
             .await?;
     }
-    let found = engine.inspect(&name).await?;
-    if let Some(container) = &found {
-        if container.labels.get(INSTANCE_LABEL) != Some(&instance.name) {
-            return Err(Error::ForeignObject {
-                what: "container",
-                name,
-            }
-            .into());
-        }
+    let found = instance.find_container(&engine).await?;
+    if found.is_some() {
         engine.stop(&name).await?;
         work.report_step(&format!("removing `{name}`"));
         engine.remove(&name).await?;
@@ -190,10 +210,20 @@ pub(crate) async fn run(args: DownArgs, cx: &CommandContext) -> Result<VerbOutco
             removed: found.is_some(),
             purged: plan.purge,
         })?;
-    } else if found.is_some() {
-        cx.ui.print_message(format!("`{name}` is down"));
+        return Ok(VerbOutcome::Done);
+    }
+    let state = match found {
+        Some(_) => "is down",
+        None => "was already down",
+    };
+    if plan.purge {
+        cx.ui
+            .print_message(format!("`{name}` {state}; its saved state is deleted"));
+        if !kept.is_empty() {
+            cx.ui.print_message(format!("kept: {}", kept.join(", ")));
+        }
     } else {
-        cx.ui.print_message(format!("`{name}` was already down"));
+        cx.ui.print_message(format!("`{name}` {state}"));
     }
     Ok(VerbOutcome::Done)
 }

@@ -32,7 +32,7 @@ pub(crate) struct ExecArgs {
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<f64>,
     /// Session to use; created if missing
-    #[arg(short, long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
+    #[arg(short, long, value_name = "NAME", default_value = DEFAULT_SESSION, add = ArgValueCandidates::new(session_names))]
     session: String,
     /// Run in the background and print the run ID
     #[arg(long, conflicts_with = "out")]
@@ -176,7 +176,7 @@ mod tests {
     use super::{CodeSource, ExecArgs, ExecPlan};
 
     #[test]
-    fn a_dash_is_stdin_in_both_places() {
+    fn a_dash_is_stdin_as_code_and_as_file() {
         let args = |code: Option<&str>, file: Option<&str>| ExecArgs {
             code: code.map(Into::into),
             file: file.map(Into::into),

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_form_is_taken_and_text_is_no_figure() {
+    fn png_is_preferred_to_svg_and_html_is_no_figure() {
         let both = shown(json!({"image/svg+xml": "<svg/>", "image/png": "iVBORw0KGgo=\n"}));
         assert_eq!(
             decode_figure(&both),
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drawing_that_is_too_long_is_known_as_one() {
+    fn a_drawing_above_the_size_limit_is_detected() {
         let long = "<svg>".to_owned() + &" ".repeat(MAX_DRAWING_BYTES);
         let drawn = shown(json!({"image/svg+xml": [long, "</svg>"]}));
         assert!(decode_figure(&drawn).is_none() && is_too_long(&drawn));

@@ -9,6 +9,7 @@ use crate::host::events::ClientRunEvents;
 use crate::protocol::kernel::{
     DisplayData, ExecReply, KernelState, RunError, RunEvent, RunEventKind, RunStatus,
 };
+use futures_util::TryFutureExt;
 use serde_json::Value;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -69,12 +70,17 @@ pub(super) async fn to_end(
     view: &mut RunView<'_>,
     cx: &CommandContext,
 ) -> Result<Option<ExecReply>> {
+    let mut has_begun = false;
+    let open_events = open_events.inspect_ok(|_| has_begun = true);
     let followed = follow_events(client, id, open_events, ctrl_c, view, cx).await;
     if followed.as_ref().is_err_and(is_possibly_running) {
         let attach = cx.instance.osctl_command(&format!("attach {id}"));
-        cx.ui.print_message(format!(
-            "run `{id}` may still be running; `{attach}` follows it again"
-        ));
+        cx.ui.print_message(match has_begun {
+            true => format!("run `{id}` may still be running; `{attach}` follows it again"),
+            false => {
+                format!("osctl does not know whether run `{id}` has started; `{attach}` follows the run if it has")
+            }
+        });
     }
     followed
 }
@@ -132,7 +138,7 @@ async fn follow_events(
             },
             () = &mut silent, if is_silent && work.is_none() && cx.ui.can_prompt() => {
                 is_silent = false;
-                work = Some(cx.ui.start_work("running or queued"));
+                work = Some(cx.ui.start_request("waiting for output"));
             }
             Some(()) = presses.recv() => {
                 work = None;
@@ -288,14 +294,14 @@ impl<'a> RunView<'a> {
             // The error of a run that the kernel did not survive already says this.
             KernelState::Lost if reply.error.as_ref().is_some_and(|e| e.traceback.is_empty()) => {}
             KernelState::Lost => ui.print_warning(format!(
-                "the kernel restarted (generation {generation}); its state was lost"
+                "the kernel restarted (generation {generation}); variables were lost"
             )),
             KernelState::Restored => ui.print_warning(match &reply.kernel.restored_from {
                 Some(from) => format!(
-                    "the kernel's state was restored from {} (generation {generation})",
+                    "variables were restored from {} (generation {generation})",
                     from.describe()
                 ),
-                None => format!("the kernel's state was restored (generation {generation})"),
+                None => format!("variables were restored (generation {generation})"),
             }),
         }
         Ok(())
@@ -308,7 +314,7 @@ mod tests {
     use crate::error::Error;
 
     #[test]
-    fn a_run_goes_on_unless_it_was_refused_or_is_gone() {
+    fn a_run_is_possibly_running_unless_it_is_missing_or_output_is_closed() {
         let unreachable = Error::Unreachable {
             container: "c".into(),
             address: "a".into(),

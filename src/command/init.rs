@@ -4,12 +4,26 @@ use super::CommandContext;
 use super::answers::{InitAnswer, InitFile};
 use crate::archive::Folder;
 use crate::error::{Error, Result, VerbOutcome};
+use crate::host::path_resolver::ResolvedPath;
+use crate::host::project::missing_project_error;
 use crate::image::{Body, BodyFileUpdate};
+use crate::protocol::words::count_noun;
 use clap::Args;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::PathBuf;
+
+/// The files that people edit first, below `body/`, and their purpose.
+const FIRST_EDITED_FILES: [(&str, &str); 4] = [
+    (
+        "Dockerfile",
+        "packages and programs, after `FROM ${GROUND}`",
+    ),
+    ("mcp.json", "MCP servers"),
+    ("desktop/services.yaml", "services of the desktop"),
+    ("selftest.d/README", "checks of a new image"),
+];
 
 #[derive(Debug, Args)]
 pub(crate) struct InitArgs {
@@ -41,12 +55,27 @@ pub(crate) fn run(args: InitArgs, cx: &CommandContext) -> Result<VerbOutcome> {
     let plan = InitPlan::from(args);
     let folder = plan.project.join("body");
     let body = Body::embedded();
-    let unmade = |e: io::Error| {
+    let unmade = |e: io::Error| -> anyhow::Error {
+        if e.kind() == ErrorKind::NotFound {
+            return missing_project_error(&plan.project).into();
+        }
         let message = format!("cannot create `{}`: {e}", folder.display());
-        Error::usage(message, "name a folder: `osctl init PATH`").into()
+        Error::usage(
+            message,
+            "name the folder of your project: `osctl init PATH`",
+        )
+        .into()
     };
-    let project = cx.path_resolver()?.make_folder(&plan.project);
-    let project = project.map_err(|unresolved| unresolved.into_error(unmade))?;
+    let project = match cx.path_resolver()?.resolve(&plan.project) {
+        Ok(ResolvedPath::Folder(project)) => project,
+        Ok(ResolvedPath::Name(name)) => {
+            return Err(unmade(match name.stat {
+                Some(_) => ErrorKind::NotADirectory.into(),
+                None => ErrorKind::NotFound.into(),
+            }));
+        }
+        Err(unresolved) => return Err(unresolved.into_error(unmade)),
+    };
     // The user named the project, but a link of the name `body` in it is not followed: it is an error.
     let opened = project.ensure_folder(OsStr::new("body"));
     let opened = opened.map_err(|e| match Folder::is_link(&e) {
@@ -78,26 +107,90 @@ pub(crate) fn run(args: InitArgs, cx: &CommandContext) -> Result<VerbOutcome> {
     if cx.ui.json {
         let files = done.into_iter();
         cx.ui.print_json(&InitAnswer {
-            body: folder,
+            body_folder: folder,
             files: files
                 .map(|(path, update)| InitFile { path, update })
                 .collect(),
         })?;
         return Ok(VerbOutcome::Done);
     }
-    for (path, update) in &done {
-        let what = match update {
-            BodyFileUpdate::Added => "added",
-            BodyFileUpdate::Updated => "updated",
-            BodyFileUpdate::Kept => "kept your edits of",
-            BodyFileUpdate::Conflict => "changed on both sides, new version written as .new:",
-        };
-        cx.ui.print_message(format!("{what} {path}"));
+    for line in update_lines(&done, cx.ui.is_verbose()) {
+        cx.ui.print_message(line);
     }
     cx.ui.print_line(format!(
         "{} files in {}",
         body.files.len(),
         folder.display()
     ));
+    if !has_body {
+        for (path, purpose) in FIRST_EDITED_FILES {
+            let path = folder.join(path);
+            cx.ui
+                .print_message(format!("  {}: {purpose}", path.display()));
+        }
+    }
+    let evolve = cx.instance.osctl_command("evolve --dry-run");
+    cx.ui.print_message(format!(
+        "next: edit `{}/Dockerfile`, then `{evolve}`",
+        folder.display()
+    ));
     Ok(VerbOutcome::Done)
+}
+
+/// The changes: all files, or their numbers. Conflicts are always listed, because they need an edit by hand.
+fn update_lines(done: &BTreeMap<String, BodyFileUpdate>, is_verbose: bool) -> Vec<String> {
+    let what = |update: BodyFileUpdate| match update {
+        BodyFileUpdate::Added => "added",
+        BodyFileUpdate::Updated => "updated",
+        BodyFileUpdate::Kept => "kept your edits of",
+        BodyFileUpdate::Conflict => "changed on both sides, new version written as .new:",
+    };
+    let listed = |update: BodyFileUpdate| is_verbose || update == BodyFileUpdate::Conflict;
+    let files = done.iter().filter(|(_, update)| listed(**update));
+    let files = files.map(|(path, update)| format!("{} {path}", what(*update)));
+    let counts = [
+        BodyFileUpdate::Added,
+        BodyFileUpdate::Updated,
+        BodyFileUpdate::Kept,
+    ];
+    let counts = counts.into_iter().filter(|update| !listed(*update));
+    let counts = counts.filter_map(|update| {
+        let count = done.values().filter(|found| **found == update).count();
+        (count > 0).then(|| format!("{} {}", what(update), count_noun(count, "file")))
+    });
+    files.chain(counts).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FIRST_EDITED_FILES, update_lines};
+    use crate::image::{Body, BodyFileUpdate};
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn the_files_to_edit_are_in_the_body() {
+        let body = Body::embedded();
+        for (path, _) in FIRST_EDITED_FILES {
+            assert!(body.files.contains_key(path), "{path}");
+        }
+    }
+
+    #[test]
+    fn changes_are_counted_and_conflicts_are_listed() {
+        let done = BTreeMap::from([
+            ("a".to_owned(), BodyFileUpdate::Added),
+            ("b".to_owned(), BodyFileUpdate::Added),
+            ("c".to_owned(), BodyFileUpdate::Conflict),
+            ("d".to_owned(), BodyFileUpdate::Kept),
+        ]);
+        let conflict = "changed on both sides, new version written as .new: c";
+        assert_eq!(
+            update_lines(&done, false),
+            [conflict, "added 2 files", "kept your edits of 1 file"]
+        );
+        assert_eq!(
+            update_lines(&done, true),
+            ["added a", "added b", conflict, "kept your edits of d"]
+        );
+    }
 }

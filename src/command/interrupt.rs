@@ -10,21 +10,26 @@ use crate::protocol::kernel::{DEFAULT_SESSION, ExecReply, KernelReport, KernelSt
 use crate::protocol::shell::ShellReply;
 use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// Time limit of the question whether the session runs code.
+const BUSY_QUERY_TIMEOUT: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Args)]
 pub(crate) struct InterruptArgs {
-    /// ID of the run, or its first characters [default: the current run of the session]
+    /// ID of the run, or its first characters [default: the code that runs in the session]
     #[arg(add = ArgValueCandidates::new(run_ids), conflicts_with = "session")]
     id: Option<String>,
     /// Session whose code to interrupt
-    #[arg(short, long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
+    #[arg(short, long, value_name = "NAME", default_value = DEFAULT_SESSION, add = ArgValueCandidates::new(session_names))]
     session: String,
 }
 
 pub(crate) async fn run(args: InterruptArgs, cx: &CommandContext) -> Result<VerbOutcome> {
     let InterruptArgs { id, session } = args;
     let client = cx.companion_client()?;
-    let work = cx.ui.start_work("interrupting");
+    let work = cx.ui.start_request("interrupting");
     let (what, kernel) = match id {
         Some(id) => {
             let interrupted = match interrupt_id(&client, &id).await {
@@ -48,18 +53,36 @@ pub(crate) async fn run(args: InterruptArgs, cx: &CommandContext) -> Result<Verb
             (what_became(&reply), reply.kernel)
         }
         None => {
+            let is_busy = is_session_busy(&client, &session).await;
             let reply = client.interrupt_session(&session).await?;
             drop(work);
             if cx.ui.json {
                 cx.ui.print_json(&InterruptAnswer::from(reply.clone()))?;
             }
-            ("the running code has ended".to_owned(), reply.kernel)
+            (what_ended(is_busy, &session), reply.kernel)
         }
     };
     if !cx.ui.json {
         report_state(&what, &kernel, cx);
     }
     Ok(VerbOutcome::Done)
+}
+
+/// Whether the session runs code; the reply to an interrupt does not say so. `None` if the companion does not answer in
+/// time, which must not delay or prevent the interrupt.
+async fn is_session_busy(client: &CompanionClient, session: &str) -> Option<bool> {
+    let listed = timeout(BUSY_QUERY_TIMEOUT, client.list_sessions()).await;
+    let known = listed.ok()?.ok()?.sessions;
+    Some(known.iter().any(|one| one.name == session && one.busy))
+}
+
+/// Describes the end of the code that ran in the session.
+fn what_ended(was_busy: Option<bool>, session: &str) -> String {
+    match was_busy {
+        Some(true) => "the running code has ended".to_owned(),
+        Some(false) => format!("no code is running in session `{session}`"),
+        None => format!("session `{session}` was interrupted"),
+    }
 }
 
 #[derive(Debug)]
@@ -112,7 +135,7 @@ fn report_state(what: &str, kernel: &KernelReport, cx: &CommandContext) {
 
 #[cfg(test)]
 mod tests {
-    use super::what_became;
+    use super::{what_became, what_ended};
     use crate::protocol::kernel::ExecReply;
     use serde_json::json;
 
@@ -127,7 +150,15 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_never_began_or_had_ended_is_told_as_such() {
+    fn an_interrupt_of_a_session_claims_only_what_is_known() {
+        assert_eq!(what_ended(Some(true), "a"), "the running code has ended");
+        let idle = "no code is running in session `a`";
+        assert_eq!(what_ended(Some(false), "a"), idle);
+        assert_eq!(what_ended(None, "a"), "session `a` was interrupted");
+    }
+
+    #[test]
+    fn an_interrupt_reports_runs_that_had_not_started_or_had_ended() {
         let waited = "run `a` was interrupted before it started";
         assert_eq!(describe("interrupted", None), waited);
         assert_eq!(describe("interrupted", Some(1)), "run `a` was interrupted");

@@ -6,7 +6,7 @@ use super::answers::{
 };
 use super::candidates::session_names;
 use super::launch_command;
-use crate::error::{EXIT_NEGATIVE, Result, VerbOutcome};
+use crate::error::{Error, Result, VerbOutcome};
 use crate::host::instance::DEFAULT;
 use crate::host::jupyter::{
     ConnectionFile, Kernelspec, KernelspecTarget, NotebookSession, OutputPolicy, data_folder,
@@ -21,7 +21,7 @@ use std::path::PathBuf;
 #[derive(Debug, Args)]
 pub(crate) struct JupyterArgs {
     #[command(subcommand)]
-    verb: JupyterVerb,
+    verb: Option<JupyterVerb>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -31,13 +31,13 @@ enum JupyterVerb {
     /// Remove the kernelspec
     #[command(aliases = ["rm", "remove", "delete"])]
     Uninstall {
-        /// Name of the kernelspec [default: the instance's]
+        /// Name of the kernelspec [default: that of the session `default`]
         #[arg(long, value_name = "KERNELSPEC")]
         name: Option<String>,
         #[command(flatten)]
         place: KernelspecLocation,
     },
-    /// List the installed kernelspecs
+    /// List the installed kernelspecs (default)
     #[command(alias = "list")]
     Ls {
         #[command(flatten)]
@@ -57,28 +57,25 @@ enum JupyterVerb {
 
 #[derive(Debug, Args)]
 struct KernelspecInstallArgs {
-    /// Session for the notebooks; created if missing
-    #[arg(short, long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
+    /// Session to use; created if missing
+    #[arg(short, long, value_name = "NAME", default_value = DEFAULT_SESSION, add = ArgValueCandidates::new(session_names))]
     session: String,
     /// Name of the kernelspec [default: made of the names of the instance and the session]
     #[arg(long, value_name = "KERNELSPEC")]
     name: Option<String>,
-    /// Pass outputs of all types to notebooks, including scripts
-    ///
-    /// Widgets and interactive charts need this option. Code in the container can then run scripts in the page of
-    /// JupyterLab, which can start programs on this machine.
+    /// Pass outputs of all types, including scripts. Widgets and interactive charts need this option. Code in the container can then start programs on this machine
     #[arg(long)]
     trust_html: bool,
     #[command(flatten)]
     place: KernelspecLocation,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 struct KernelspecLocation {
-    /// Install for the current user (default)
+    /// Kernelspecs of the current user (default)
     #[arg(long)]
     user: bool,
-    /// Install for the Python installation or environment in this folder
+    /// Kernelspecs of the Python installation or environment in this folder
     #[arg(long, value_name = "DIR", conflicts_with = "user")]
     prefix: Option<PathBuf>,
 }
@@ -95,7 +92,10 @@ impl KernelspecLocation {
 }
 
 pub(crate) async fn run(args: JupyterArgs, cx: &CommandContext) -> Result<VerbOutcome> {
-    match args.verb {
+    let list = || JupyterVerb::Ls {
+        place: KernelspecLocation::default(),
+    };
+    match args.verb.unwrap_or_else(list) {
         JupyterVerb::Install(args) => install_kernelspec(args, cx),
         JupyterVerb::Uninstall { name, place } => uninstall_kernelspec(name, place, cx),
         JupyterVerb::Ls { place } => list_kernelspecs(place, cx),
@@ -182,21 +182,18 @@ fn uninstall_kernelspec(
     let data = place.jupyter_folder(cx);
     check_kernels_folder(&data, &cx.path_resolver()?)?;
     let removed = Kernelspec::remove(&data, &name)?;
+    if !removed {
+        let message = format!("the kernelspec `{name}` does not exist");
+        return Err(Error::usage(message, "`osctl jupyter ls` lists the kernelspecs").into());
+    }
     if cx.ui.json {
-        cx.ui
-            .print_json(&KernelspecRemovedAnswer { name, removed })?;
-    } else if removed {
+        cx.ui.print_json(&KernelspecRemovedAnswer { name })?;
+    } else {
         cx.ui.print_message(format!(
             "removed the kernelspec `{name}`; its session keeps running"
         ));
-    } else {
-        cx.ui
-            .print_message(format!("the kernelspec `{name}` does not exist"));
     }
-    Ok(match removed {
-        true => VerbOutcome::Done,
-        false => VerbOutcome::Code(EXIT_NEGATIVE),
-    })
+    Ok(VerbOutcome::Done)
 }
 
 fn list_kernelspecs(place: KernelspecLocation, cx: &CommandContext) -> Result<VerbOutcome> {
@@ -212,7 +209,9 @@ fn list_kernelspecs(place: KernelspecLocation, cx: &CommandContext) -> Result<Ve
         let KernelspecTarget { instance, session } = spec.opens;
         vec![spec.name, instance, session, spec.display_name]
     }));
-    cx.ui.print_table(&rows);
+    let install = cx.instance.osctl_command("jupyter install");
+    let empty = format!("no kernelspecs; `{install}` installs a kernelspec");
+    cx.ui.print_list(&rows, &empty);
     Ok(VerbOutcome::Done)
 }
 
@@ -239,7 +238,7 @@ mod tests {
     use super::usual_name;
 
     #[test]
-    fn what_is_usual_is_not_named() {
+    fn a_kernel_name_leaves_out_default_names() {
         assert_eq!(usual_name("default", "default"), "osctl");
         assert_eq!(usual_name("blue", "default"), "osctl-blue");
         assert_eq!(usual_name("blue", "plots"), "osctl-blue-plots");

@@ -2,13 +2,39 @@
 
 use super::CommandContext;
 use super::answers::LogLine;
+use super::follow::CTRL_C_EXIT_CODE;
 use crate::engine::LogOptions;
-use crate::error::{EXIT_NEGATIVE, Result, VerbOutcome};
+use crate::error::{Error, Result, VerbOutcome, nearest_name};
 use crate::host::client::not_running_error;
 use clap::Args;
 
 /// Maximum length of a line in a `--json` document, which is held until its end.
 const MAX_JSON_LOG_LINE_BYTES: usize = 1 << 20;
+
+/// Maximum number and length of the services that an error names; the agent can change them.
+const MAX_NAMED_SERVICES: usize = 30;
+const MAX_SERVICE_NAME_BYTES: usize = 64;
+
+/// Characters of a service per edit, up to which a service is suggested for an unknown one.
+const CHARS_PER_SERVICE_EDIT: usize = 2;
+
+/// Parts of the companion, whose lines can be selected as those of a service.
+const COMPANION_PARTS: [&str; 14] = [
+    "companion",
+    "criu",
+    "cryo",
+    "desktop",
+    "display",
+    "evolve",
+    "files",
+    "http",
+    "kernel",
+    "mcp",
+    "pty",
+    "runs",
+    "service",
+    "shell",
+];
 
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
@@ -18,7 +44,7 @@ pub(crate) struct LogsArgs {
     /// Follow new lines
     #[arg(short, long)]
     follow: bool,
-    /// Read only the last LINES lines of the log, before SERVICE is selected
+    /// Read only the last LINES lines of the container's log; SERVICE then selects among these lines
     #[arg(short = 'n', long, value_name = "LINES")]
     tail: Option<usize>,
 }
@@ -45,6 +71,20 @@ impl From<LogsArgs> for LogsPlan {
 
 pub(crate) async fn run(args: LogsArgs, cx: &CommandContext) -> Result<VerbOutcome> {
     let plan = LogsPlan::from(args);
+    let is_followed = plan.options.follow;
+    let ended = super::shutdown_signal()?;
+    tokio::select! {
+        biased;
+        done = show_log(plan, cx) => done,
+        // Ctrl-C is how a user stops following.
+        () = ended => match is_followed {
+            true => Ok(VerbOutcome::Code(CTRL_C_EXIT_CODE)),
+            false => Err(Error::Interrupted.into()),
+        },
+    }
+}
+
+async fn show_log(plan: LogsPlan, cx: &CommandContext) -> Result<VerbOutcome> {
     if let Some(server) = plan.service.as_deref().and_then(|s| s.strip_prefix("mcp/")) {
         return of_server(server, plan.options, cx).await;
     }
@@ -54,6 +94,10 @@ pub(crate) async fn run(args: LogsArgs, cx: &CommandContext) -> Result<VerbOutco
         return Err(not_running_error(&cx.instance));
     }
     let service = plan.service.as_deref();
+    // An unknown service would be followed without an end.
+    if let Some(service) = service.filter(|_| plan.options.follow) {
+        check_service(service, cx).await?;
+    }
     let mut is_silent = true;
     let mut print = |line: &str| {
         if !service.is_none_or(|service| is_of(line, service)) {
@@ -63,16 +107,58 @@ pub(crate) async fn run(args: LogsArgs, cx: &CommandContext) -> Result<VerbOutco
         print_lines(&format!("{line}\n"), cx)
     };
     engine.logs(&name, plan.options, &mut print).await?;
-    match service {
-        Some(service) if is_silent => {
-            let status = cx.instance.osctl_command("status");
-            cx.ui.print_warning(format!(
-                "no log lines from `{service}`; `{status}` lists the services"
-            ));
-            Ok(VerbOutcome::Code(EXIT_NEGATIVE))
-        }
-        _ => Ok(VerbOutcome::Done),
+    if let Some(service) = service.filter(|_| is_silent) {
+        check_service(service, cx).await?;
+        cx.ui
+            .print_message(format!("no log lines from `{service}`"));
     }
+    Ok(VerbOutcome::Done)
+}
+
+/// # Errors
+/// When the companion answers, and the container has no such service.
+async fn check_service(name: &str, cx: &CommandContext) -> Result<()> {
+    if COMPANION_PARTS.contains(&name) {
+        return Ok(());
+    }
+    let health = match cx.companion_client() {
+        Ok(client) => client.fetch_health().await,
+        Err(error) => Err(error),
+    };
+    // Without an answer, the services are unknown.
+    let Ok(health) = health else {
+        return Ok(());
+    };
+    let services: Vec<String> = health.services.into_iter().map(|s| s.name).collect();
+    match services.iter().any(|service| service == name) {
+        true => Ok(()),
+        false => Err(unknown_service_error(name, &services).into()),
+    }
+}
+
+fn unknown_service_error(name: &str, services: &[String]) -> Error {
+    let services = services.iter().map(String::as_str);
+    let services = services.filter(|service| service.len() <= MAX_SERVICE_NAME_BYTES);
+    let services: Vec<&str> = services.take(MAX_NAMED_SERVICES).collect();
+    // A user pastes the command of the hint; the names come from the container.
+    let known = services.iter().copied().filter(|name| is_plain_word(name));
+    let known = known.chain(COMPANION_PARTS);
+    let nearest = nearest_name(name, known, CHARS_PER_SERVICE_EDIT);
+    let message = format!(
+        "the service `{name}` does not exist; the services are {}",
+        services.join(", ")
+    );
+    let hint = match nearest {
+        Some(nearest) => format!("did you mean `osctl logs {nearest}`?"),
+        None => "`osctl logs mcp/NAME` shows the log of an MCP server".into(),
+    };
+    Error::usage(message, hint)
+}
+
+/// Whether a shell reads the name as one word that is no option.
+fn is_plain_word(name: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    !name.is_empty() && !name.starts_with('-') && name.bytes().all(is_plain)
 }
 
 /// Prints the log of an MCP server, which is not part of the container's log.
@@ -81,17 +167,34 @@ async fn of_server(server: &str, options: LogOptions, cx: &CommandContext) -> Re
     let mut log = client
         .server_log(server, options.tail, options.follow)
         .await?;
-    let mut unread = Vec::new();
+    let mut printer = LogChunkPrinter::default();
     while let Some(piece) = log.next().await? {
-        unread.extend_from_slice(&piece);
-        let text = match cx.ui.json {
-            true => take_lines(&mut unread),
-            false => take_text(&mut unread),
-        };
-        print_lines(&text, cx)?;
+        printer.print_chunk(&piece, cx)?;
     }
-    print_lines(&String::from_utf8_lossy(&unread), cx)?;
+    printer.print_rest(cx)?;
     Ok(VerbOutcome::Done)
+}
+
+/// Prints a log that arrives in chunks.
+#[derive(Debug, Default)]
+pub(super) struct LogChunkPrinter {
+    unread: Vec<u8>,
+}
+
+impl LogChunkPrinter {
+    pub(super) fn print_chunk(&mut self, chunk: &[u8], cx: &CommandContext) -> Result<()> {
+        self.unread.extend_from_slice(chunk);
+        let text = match cx.ui.json {
+            true => take_lines(&mut self.unread),
+            false => take_text(&mut self.unread),
+        };
+        print_lines(&text, cx)
+    }
+
+    /// Prints what the end of the log left incomplete.
+    pub(super) fn print_rest(self, cx: &CommandContext) -> Result<()> {
+        print_lines(&String::from_utf8_lossy(&self.unread), cx)
+    }
 }
 
 /// Prints a part of a log; with `--json`, one object per line.
@@ -141,10 +244,10 @@ fn is_of(line: &str, service: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{is_of, take_text};
+    use super::{is_of, take_text, unknown_service_error};
 
     #[test]
-    fn a_service_is_told_by_the_source_of_a_line() {
+    fn a_log_line_belongs_to_the_service_of_its_source() {
         let line = "2026-11-20T21:00:00Z  INFO osctl::companion::kernel::task: started";
         assert!(is_of(line, "kernel") && is_of(line, "companion") && !is_of(line, "mcp"));
         assert!(!is_of("kernel", "kernel"));
@@ -153,6 +256,25 @@ mod tests {
         assert!(is_of(line, "xvfb") && is_of(line, "service") && !is_of(line, "no"));
         let line = "2026-11-20T21:00:00Z  INFO osctl::companion::kernel::task: xvfb: started";
         assert!(!is_of(line, "xvfb"));
+    }
+
+    #[test]
+    fn an_unknown_service_is_named_with_the_known_ones_and_the_nearest() {
+        let services = ["kernel".to_owned(), "xvfb".to_owned(), "x".repeat(99)];
+        let error = unknown_service_error("xvbf", &services);
+        assert_eq!(
+            error.to_string(),
+            "the service `xvbf` does not exist; the services are kernel, xvfb"
+        );
+        let hint = error.hint().unwrap();
+        assert_eq!(hint, "did you mean `osctl logs xvfb`?");
+        for hostile in ["xvbf;reboot", "xvbf`id`", "$(xvbf)", "-xvbf", "xv bf"] {
+            let services = [hostile.to_owned()];
+            let hint = unknown_service_error(hostile, &services).hint().unwrap();
+            assert!(hint.contains("mcp/NAME"), "{hint}");
+        }
+        let hint = unknown_service_error("filesystem-", &services).hint();
+        assert!(hint.unwrap().contains("mcp/NAME"));
     }
 
     #[test]

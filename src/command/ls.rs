@@ -28,7 +28,7 @@ impl InstanceEntry {
             machine: record
                 .and_then(InstanceRecord::engine_machine)
                 .map(str::to_owned),
-            kernel: record.map(|r| SocketAddr::new(bind, r.ports.kernel).to_string()),
+            kernel_url: record.map(|r| format!("http://{}", SocketAddr::new(bind, r.ports.kernel))),
             project: record.map(|r| r.project.display().to_string()),
         }
     }
@@ -39,7 +39,7 @@ impl InstanceEntry {
             (EngineChoice::Docker, Some(machine)) => format!("docker at {machine}"),
             (EngineChoice::Embedded, _) => "embedded".into(),
         });
-        let known = [engine, self.kernel, self.project];
+        let known = [engine, self.kernel_url, self.project];
         let known = known.map(|text| text.unwrap_or_else(|| "-".into()));
         let state = match self.state {
             InstanceEntryState::Running => "running",
@@ -108,8 +108,10 @@ pub(crate) async fn run(args: LsArgs, cx: &CommandContext) -> Result<VerbOutcome
         .map(str::to_owned)
         .to_vec();
     let lines = rows.into_iter().map(InstanceEntry::into_columns);
-    cx.ui
-        .print_table(&std::iter::once(header).chain(lines).collect::<Vec<_>>());
+    let rows: Vec<_> = std::iter::once(header).chain(lines).collect();
+    let up = cx.instance.osctl_command("up");
+    let empty = format!("no instances; `{up}` creates an instance");
+    cx.ui.print_list(&rows, &empty);
     Ok(VerbOutcome::Done)
 }
 
@@ -139,7 +141,7 @@ mod tests {
         let row = InstanceEntry::new("a".into(), InstanceEntryState::Running, Some(record), bind);
         assert_eq!(
             row.into_columns(),
-            ["a", "running", "docker", "[::1]:8080", "/p"]
+            ["a", "running", "docker", "http://[::1]:8080", "/p"]
         );
         let row = InstanceEntry::new("b".into(), InstanceEntryState::Unreadable, None, bind);
         assert_eq!(row.into_columns(), ["b", "unreadable", "-", "-", "-"]);
@@ -148,11 +150,7 @@ mod tests {
     #[tokio::test]
     async fn a_record_that_can_not_be_read_does_not_end_the_list() {
         let home = tempfile::tempdir().unwrap();
-        let folders = Folders {
-            home: home.path().into(),
-            config: home.path().join("c"),
-            state: home.path().join("s"),
-        };
+        let folders = Folders::beneath(home.path());
         for name in ["broken", "Not An Instance"] {
             let folder = folders.state.join(name);
             std::fs::create_dir_all(&folder).unwrap();

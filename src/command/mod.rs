@@ -22,6 +22,7 @@ mod follow;
 pub(crate) mod health;
 mod id_prefix;
 pub(crate) mod init;
+pub(crate) mod inside;
 pub(crate) mod interrupt;
 pub(crate) mod jupyter;
 pub(crate) mod keeper;
@@ -32,18 +33,14 @@ pub(crate) mod man;
 pub(crate) mod mcp;
 mod mcp_stdio;
 mod progress;
-pub(crate) mod quiesce;
 pub(crate) mod reaper;
 pub(crate) mod relay;
-pub(crate) mod remember;
 pub(crate) mod repl;
 pub(crate) mod reset;
 pub(crate) mod restart;
 mod restored_sessions;
-pub(crate) mod resume;
 pub(crate) mod runs;
 pub(crate) mod screenshot;
-pub(crate) mod selftest;
 pub(crate) mod sessions;
 pub(crate) mod shell;
 mod shell_command;
@@ -52,96 +49,104 @@ mod snapshot;
 pub(crate) mod status;
 mod terminal;
 pub(crate) mod up;
-pub(crate) mod verify;
 
 pub(crate) use completer::SHELL_COMPLETERS as COMPLETERS;
 pub(crate) use context::CommandContext;
 pub(crate) use shutdown_signal::shutdown_signal;
 
-use crate::cli::{Cli, Verb};
+use self::context::ConfigFileSource;
+use crate::cli::{BlockingVerb, ContainerVerb, HostVerb};
 use crate::error::{Result, VerbOutcome};
+use crate::host::engine_diagnosis::may_engine_explain;
 use crate::host::folders::Folders;
-use crate::host::older_companion::is_missing_proof;
 use crate::ui::Ui;
-use serde_json::Value;
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-pub(crate) async fn run_command(cli: Cli, ui: Ui) -> Result<VerbOutcome> {
-    match cli.verb {
-        Verb::Companion => return companion::run().await,
-        Verb::Health(args) => return health::run(args).await,
-        Verb::Reaper(args) => return reaper::run(args),
-        Verb::Keeper(args) => return keeper::run(args, ui).await,
-        Verb::Remember(args) => return remember::run(args, ui).await,
-        Verb::Selftest(args) => return selftest::run(args, ui).await,
-        Verb::Quiesce(args) => return quiesce::run(args, ui).await,
-        Verb::Resume(args) => return resume::run(args, ui).await,
-        Verb::Verify(args) => return verify::run(args, ui).await,
-        Verb::Completions(args) => return completions::run(args, ui),
-        _ => {}
+pub(crate) fn run_blocking_verb(verb: BlockingVerb, ui: Ui) -> Result<VerbOutcome> {
+    match verb {
+        BlockingVerb::Completions(args) => completions::run(args, ui),
+        BlockingVerb::Version => {
+            ui.print_line(concat!("osctl ", env!("CARGO_PKG_VERSION")));
+            Ok(VerbOutcome::Done)
+        }
+        BlockingVerb::Reaper(args) => reaper::run(args),
+        BlockingVerb::Relay(args) => relay::run(args, ui),
     }
-    let cx = CommandContext::new(ui, Folders::find()?, &cli.instance, cli.config.as_deref())?;
-    match run_verb(cli.verb, &cx).await {
-        Err(error) if is_missing_proof(&error) => Err(cx.explain_error(error).await),
+}
+
+pub(crate) async fn run_container_verb(verb: ContainerVerb, ui: Ui) -> Result<VerbOutcome> {
+    match verb {
+        ContainerVerb::Companion => companion::run().await,
+        ContainerVerb::Health(args) => health::run(args).await,
+        ContainerVerb::Keeper(args) => keeper::run(args, ui).await,
+        ContainerVerb::Inside(request) => inside::run(request, ui).await,
+    }
+}
+
+pub(crate) async fn run_host_verb(
+    verb: HostVerb,
+    instance: &str,
+    config: Option<&Path>,
+    ui: Ui,
+) -> Result<VerbOutcome> {
+    let cx = CommandContext::new(ui, Folders::find()?, instance, config)?;
+    if needs_named_config(&verb, cx.config_file_source) {
+        cx.check_config_exists()?;
+    }
+    match run_with_context(verb, &cx).await {
+        Err(error) if may_engine_explain(&error) => Err(cx.explain_error(error).await),
         done => done,
     }
 }
 
-async fn run_verb(verb: Verb, cx: &CommandContext) -> Result<VerbOutcome> {
-    match verb {
-        Verb::Up(args) => up::run(args, cx).await,
-        Verb::Down(args) => down::run(args, cx).await,
-        Verb::Restart(args) => restart::run(args, cx).await,
-        Verb::Status(args) => status::run(args, cx).await,
-        Verb::Logs(args) => logs::run(args, cx).await,
-        Verb::Ls(args) => ls::run(args, cx).await,
-        Verb::Build(args) => build::run(args, cx).await,
-        Verb::Evolve(args) => evolve::run(args, cx).await,
-        Verb::Exec(args) => exec::run(args, cx).await,
-        Verb::Repl(args) => repl::run(args, cx).await,
-        Verb::Shell(args) => shell::run(args, cx).await,
-        Verb::Attach(args) => attach::run(args, cx).await,
-        Verb::Runs(args) => runs::run(args, cx).await,
-        Verb::Sessions(args) => sessions::run(args, cx).await,
-        Verb::Interrupt(args) => interrupt::run(args, cx).await,
-        Verb::Reset(args) => reset::run(args, cx).await,
-        Verb::Cp(args) => cp::run(args, cx).await,
-        Verb::Criu(verb) => criu::run(verb, cx).await,
-        Verb::Cryo(verb) => cryo::run(verb, cx).await,
-        Verb::Mcp(args) => mcp::run(args, cx).await,
-        Verb::Desktop(args) => desktop::run(args, cx).await,
-        Verb::Screenshot(args) => screenshot::run(args, cx).await,
-        Verb::Jupyter(args) => jupyter::run(args, cx).await,
-        Verb::Init(args) => init::run(args, cx),
-        Verb::Man(args) => man::run(args, cx),
-        Verb::Doctor(args) => doctor::run(args, cx).await,
-        Verb::Config(verb) => config::run(verb, cx),
-        Verb::Version
-        | Verb::Completions(_)
-        | Verb::Companion
-        | Verb::Health(_)
-        | Verb::Keeper(_)
-        | Verb::Reaper(_)
-        | Verb::Relay(_)
-        | Verb::Remember(_)
-        | Verb::Selftest(_)
-        | Verb::Quiesce(_)
-        | Verb::Resume(_)
-        | Verb::Verify(_) => Ok(VerbOutcome::Done),
+/// Whether the command fails if the file of `--config` or `OSCTL_CONFIG` is missing. A variable stays set for longer than
+/// its file may exist, so it stops only commands that apply or show the configuration; others print a warning.
+fn needs_named_config(verb: &HostVerb, source: ConfigFileSource) -> bool {
+    match (source, verb) {
+        (ConfigFileSource::Record, _) => false,
+        (_, HostVerb::Config(args)) => !args.may_lack_file(),
+        (ConfigFileSource::Flag, _) => true,
+        (ConfigFileSource::Variable, HostVerb::Evolve(args)) => args.starts_evolve(),
+        (ConfigFileSource::Variable, verb) => {
+            matches!(
+                verb,
+                HostVerb::Up(_) | HostVerb::Build(_) | HostVerb::Restart(_)
+            )
+        }
     }
 }
 
-/// Sends a request to the companion of this container and prints the reply.
-#[cfg(target_os = "linux")]
-async fn ask_inside(path: &str, body: &Value, ui: Ui) -> Result<VerbOutcome> {
-    let reply = crate::companion::post_to_companion(path, body).await?;
-    ui.print_json(&reply)?;
-    Ok(VerbOutcome::Done)
-}
-
-#[cfg(not(target_os = "linux"))]
-async fn ask_inside(_path: &str, _body: &Value, _ui: Ui) -> Result<VerbOutcome> {
-    Err(linux_only())
+async fn run_with_context(verb: HostVerb, cx: &CommandContext) -> Result<VerbOutcome> {
+    match verb {
+        HostVerb::Up(args) => up::run(args, cx).await,
+        HostVerb::Down(args) => down::run(args, cx).await,
+        HostVerb::Restart(args) => restart::run(args, cx).await,
+        HostVerb::Status(args) => status::run(args, cx).await,
+        HostVerb::Logs(args) => logs::run(args, cx).await,
+        HostVerb::Ls(args) => ls::run(args, cx).await,
+        HostVerb::Build(args) => build::run(args, cx).await,
+        HostVerb::Evolve(args) => evolve::run(args, cx).await,
+        HostVerb::Exec(args) => exec::run(args, cx).await,
+        HostVerb::Repl(args) => repl::run(args, cx).await,
+        HostVerb::Shell(args) => shell::run(args, cx).await,
+        HostVerb::Attach(args) => attach::run(args, cx).await,
+        HostVerb::Runs(args) => runs::run(args, cx).await,
+        HostVerb::Sessions(args) => sessions::run(args, cx).await,
+        HostVerb::Interrupt(args) => interrupt::run(args, cx).await,
+        HostVerb::Reset(args) => reset::run(args, cx).await,
+        HostVerb::Cp(args) => cp::run(args, cx).await,
+        HostVerb::Criu(args) => criu::run(args, cx).await,
+        HostVerb::Cryo(args) => cryo::run(args, cx).await,
+        HostVerb::Mcp(args) => mcp::run(args, cx).await,
+        HostVerb::Desktop(args) => desktop::run(args, cx).await,
+        HostVerb::Screenshot(args) => screenshot::run(args, cx).await,
+        HostVerb::Jupyter(args) => jupyter::run(args, cx).await,
+        HostVerb::Init(args) => init::run(args, cx),
+        HostVerb::Man(args) => man::run(args, cx),
+        HostVerb::Doctor(args) => doctor::run(args, cx).await,
+        HostVerb::Config(args) => config::run(args, cx),
+    }
 }
 
 /// Formats a duration in seconds for people.
@@ -160,10 +165,52 @@ fn format_age(created: f64) -> String {
     format_duration((now.unwrap_or_default().as_secs_f64() - created).max(0.0))
 }
 
+/// The ID of an image for people: the algorithm and the first 12 digits, as `docker images` shows them.
+fn short_image_id(id: &str) -> String {
+    id.chars().take(19).collect()
+}
+
 /// The error of a verb that runs only inside the container.
 #[cfg(not(target_os = "linux"))]
 fn linux_only() -> anyhow::Error {
     use crate::error::Error;
     let hint = "`osctl up --companion PATH` puts a Linux binary into the container";
     Error::precondition("this verb runs only in the container, on Linux", hint).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ConfigFileSource, needs_named_config};
+    use crate::cli::{Verb, parse_args};
+
+    #[test]
+    fn a_missing_file_of_the_variable_stops_only_commands_that_apply_the_configuration() {
+        let needs = |source, words: &str| {
+            let words = format!("osctl {words}");
+            let cli = parse_args(words.split(' ').map(Into::into)).unwrap();
+            let Verb::Host(verb) = cli.verb else {
+                panic!("{words}")
+            };
+            needs_named_config(&verb, source)
+        };
+        for words in ["up", "build", "restart", "evolve", "config show"] {
+            assert!(needs(ConfigFileSource::Variable, words), "{words}");
+            assert!(needs(ConfigFileSource::Flag, words), "{words}");
+            assert!(!needs(ConfigFileSource::Record, words), "{words}");
+        }
+        for words in [
+            "down",
+            "interrupt",
+            "status",
+            "logs",
+            "doctor",
+            "evolve stop",
+        ] {
+            assert!(!needs(ConfigFileSource::Variable, words), "{words}");
+            assert!(needs(ConfigFileSource::Flag, words), "{words}");
+        }
+        for words in ["config init", "config edit", "config path"] {
+            assert!(!needs(ConfigFileSource::Flag, words), "{words}");
+        }
+    }
 }

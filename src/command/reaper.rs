@@ -19,7 +19,7 @@ pub(crate) struct ReaperArgs {
     terminal: Vec<OsString>,
     /// Run PROGRAM, which restores a process as a child of this one, and supervise that process; FILE then holds its id
     #[arg(long, num_args = 2.., allow_hyphen_values = true, value_names = ["FILE", "PROGRAM"])]
-    thaw: Vec<OsString>,
+    restore: Vec<OsString>,
     /// Start and supervise this service
     #[arg(long, num_args = 1.., allow_hyphen_values = true, value_name = "COMMAND")]
     service: Vec<OsString>,
@@ -33,26 +33,26 @@ pub(crate) struct ReaperArgs {
 
 #[cfg(target_os = "linux")]
 pub(crate) fn run(args: ReaperArgs) -> Result<VerbOutcome> {
-    use crate::companion::{guard_command, spawn_service, spawn_shell, supervisor};
+    use crate::companion::{spawn_service, spawn_shell, supervise_command, supervisor};
     use std::time::Duration;
     use supervisor::SUPERVISOR_TEARDOWN_TIMEOUT;
     let ReaperArgs {
         adopt,
         waiting,
         terminal,
-        thaw,
+        restore,
         service,
         grace,
         files,
     } = args;
-    match (adopt, thaw.as_slice()) {
+    match (adopt, restore.as_slice()) {
         (Some(pid), _) => supervisor::supervise_process(pid, SUPERVISOR_TEARDOWN_TIMEOUT)?,
         (None, [file, program @ ..]) => {
             if let Some(pid) = supervisor::run_kernel_restore(file.as_ref(), program)? {
                 supervisor::supervise_process(pid, SUPERVISOR_TEARDOWN_TIMEOUT)?;
             }
         }
-        _ if waiting => guard_command()?,
+        _ if waiting => supervise_command()?,
         _ if !service.is_empty() => {
             let grace = grace.map_or(SUPERVISOR_TEARDOWN_TIMEOUT, Duration::from_secs);
             supervisor::supervise_process(spawn_service(&service, files)?, grace)?;

@@ -11,7 +11,7 @@ use clap_complete::engine::ArgValueCandidates;
 #[derive(Debug, Args)]
 pub(crate) struct ResetArgs {
     /// Session to clear
-    #[arg(short, long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
+    #[arg(short, long, value_name = "NAME", default_value = DEFAULT_SESSION, add = ArgValueCandidates::new(session_names))]
     session: String,
     /// Replace the kernel process, even if it runs code
     #[arg(long)]

@@ -1,10 +1,9 @@
 //! `osctl restart`: stops the container and starts it again; everything on disk stays.
 
 use super::{CommandContext, snapshot, up};
-use crate::engine::EngineProgress;
-use crate::error::{Error, Result, VerbOutcome};
+use crate::engine::{ContainerPhase, EngineProgress};
+use crate::error::{Result, VerbOutcome};
 use crate::host::client::not_running_error;
-use crate::host::instance::INSTANCE_LABEL;
 use crate::protocol::cryo::StoreReason;
 use clap::Args;
 
@@ -16,24 +15,20 @@ pub(crate) async fn run(args: RestartArgs, cx: &CommandContext) -> Result<VerbOu
     let record = cx.require_record()?;
     let engine = cx.connect_engine(record.engine).await?;
     super::evolve::check_idle(&engine, cx).await?;
-    snapshot::store_before_stop(StoreReason::Restart, cx).await?;
     {
-        let _lock = cx.instance.lock()?;
+        let lock = cx.instance.lock()?;
+        snapshot::prepare_stop(StoreReason::Restart, &engine, &lock, cx).await?;
         let name = cx.instance.container_name();
-        let work = cx.ui.start_work(&format!("stopping `{name}`"));
-        match engine.inspect(&name).await? {
-            None => return Err(not_running_error(&cx.instance)),
-            Some(container) if container.labels.get(INSTANCE_LABEL) != Some(&cx.instance.name) => {
-                return Err(Error::ForeignObject {
-                    what: "container",
-                    name,
-                }
-                .into());
-            }
-            Some(_) => {}
-        }
+        let Some(container) = cx.instance.find_container(&engine).await? else {
+            return Err(not_running_error(&cx.instance));
+        };
+        let starting = format!("starting `{name}`");
+        let work = match container.phase {
+            ContainerPhase::Created | ContainerPhase::Stopped => cx.ui.start_work(&starting),
+            _ => cx.ui.start_work(&format!("stopping `{name}`")),
+        };
         engine.stop(&name).await?;
-        work.report_step(&format!("starting `{name}`"));
+        work.report_step(&starting);
         engine.start(&name).await?;
     }
     up::wait_and_report(&record, cx).await

@@ -1,14 +1,12 @@
 //! `osctl runs`: lists recent and running code and commands.
 
 use super::CommandContext;
-use super::answers::RunsAnswer;
+use super::answers::{ListedRunStatus, RunsAnswer};
 use crate::error::{Result, VerbOutcome};
 use crate::protocol::kernel::RunStatus;
+use crate::protocol::quote::unquote_name;
 use clap::Args;
 use std::collections::BTreeSet;
-
-/// Maximum length of the code in a row.
-const MAX_SHOWN_CODE_CHARS: usize = 40;
 
 #[derive(Debug, Args)]
 pub(crate) struct RunsArgs {
@@ -38,18 +36,11 @@ pub(crate) async fn run(args: RunsArgs, cx: &CommandContext) -> Result<VerbOutco
             .to_vec(),
     ];
     rows.extend(found.runs.into_iter().map(|run| {
-        let status = match run.status {
-            RunStatus::Running => "running",
-            RunStatus::Completed => "completed",
-            RunStatus::Failed => "failed",
-            RunStatus::Interrupted => "interrupted",
-            RunStatus::Lost => "lost",
-        };
+        let status = ListedRunStatus::from(&run).as_str();
         let code = match is_command.contains(&run.id) {
-            true => format!("$ {}", run.code),
+            true => format!("$ {}", unquote_name(&run.code)),
             false => run.code,
         };
-        let code = code.chars().take(MAX_SHOWN_CODE_CHARS).collect();
         vec![
             run.id,
             run.session,
@@ -58,6 +49,11 @@ pub(crate) async fn run(args: RunsArgs, cx: &CommandContext) -> Result<VerbOutco
             code,
         ]
     }));
-    cx.ui.print_table(&rows);
+    let exec = cx.instance.osctl_command("exec CODE");
+    let empty = match running {
+        true => "no code or command is queued or running".into(),
+        false => format!("no runs yet; `{exec}` runs Python code"),
+    };
+    cx.ui.print_list(&rows, &empty);
     Ok(VerbOutcome::Done)
 }

@@ -6,11 +6,18 @@ use crate::error::{Error, Result, VerbOutcome};
 use crate::host::display::ScreenshotFile;
 use crate::protocol::display::{ScreenshotQuery, format_taken_time};
 use clap::Args;
+use std::ffi::OsStr;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+
+/// Endings of other formats, which the content of the file would contradict.
+const FOREIGN_PICTURE_ENDINGS: [&str; 9] = [
+    "bmp", "gif", "jpeg", "jpg", "pdf", "svg", "tif", "tiff", "webp",
+];
 
 #[derive(Debug, Args)]
 pub(crate) struct ScreenshotArgs {
-    /// PNG file to write
+    /// PNG file to write, such as screen.png
     file: PathBuf,
     /// Save only this region of the screen, in pixels
     #[arg(long, value_name = "X,Y,WIDTH,HEIGHT")]
@@ -42,7 +49,8 @@ impl From<ScreenshotArgs> for ScreenshotPlan {
 
 pub(crate) async fn run(args: ScreenshotArgs, cx: &CommandContext) -> Result<VerbOutcome> {
     let ScreenshotPlan { file, query } = args.into();
-    let work = cx.ui.start_work("taking a screenshot");
+    check_ending(&file)?;
+    let work = cx.ui.start_request("taking a screenshot");
     let shot = cx.companion_client()?.take_screenshot(&query).await?;
     drop(work);
     save_picture(&file, &shot.file, cx)?;
@@ -52,6 +60,18 @@ pub(crate) async fn run(args: ScreenshotArgs, cx: &CommandContext) -> Result<Ver
         cx.ui.print_message(describe_shot(&file, &shot));
     }
     Ok(VerbOutcome::Done)
+}
+
+/// # Errors
+/// When the name belongs to another format.
+fn check_ending(file: &Path) -> Result<()> {
+    let ending = file.extension().and_then(OsStr::to_str).unwrap_or_default();
+    if !FOREIGN_PICTURE_ENDINGS.contains(&ending.to_ascii_lowercase().as_str()) {
+        return Ok(());
+    }
+    let message = format!("a screenshot is a PNG file, not `.{ending}`");
+    let hint = format!("name the file `{}`", file.with_extension("png").display());
+    Err(Error::usage(message, hint).into())
 }
 
 /// The size of the picture, and the time when it was taken, by the container's clock.
@@ -66,7 +86,11 @@ fn describe_shot(file: &Path, shot: &ScreenshotFile) -> String {
 
 /// Replaces an earlier picture by a rename, so that it stays complete until then.
 fn save_picture(path: &Path, content: &[u8], cx: &CommandContext) -> Result<()> {
-    let failed = |why: std::io::Error| {
+    let failed = |why: io::Error| -> anyhow::Error {
+        if why.kind() == ErrorKind::NotFound {
+            let message = format!("the folder of `{}` does not exist", path.display());
+            return Error::usage(message, "name a file in a folder that exists").into();
+        }
         let message = format!("cannot write `{}`: {why}", path.display());
         Error::precondition(message, "name a file in a writable folder").into()
     };
@@ -78,12 +102,24 @@ fn save_picture(path: &Path, content: &[u8], cx: &CommandContext) -> Result<()> 
 
 #[cfg(test)]
 mod tests {
-    use super::describe_shot;
+    use super::{check_ending, describe_shot};
+    use crate::error::Error;
     use crate::host::display::ScreenshotFile;
     use std::path::Path;
 
     #[test]
-    fn a_picture_is_told_with_its_size_and_time() {
+    fn an_ending_of_another_format_is_refused() {
+        for name in ["a.png", "a.PNG", "a", "tmp.Xa82", "/dev/stdout", "a.jpg/b"] {
+            check_ending(Path::new(name)).unwrap();
+        }
+        let error = check_ending(Path::new("shots/a.JPG")).unwrap_err();
+        let error: &Error = error.downcast_ref().unwrap();
+        assert_eq!(error.to_string(), "a screenshot is a PNG file, not `.JPG`");
+        assert_eq!(error.hint().unwrap(), "name the file `shots/a.png`");
+    }
+
+    #[test]
+    fn a_screenshot_is_described_with_its_size_and_time() {
         let shot = ScreenshotFile {
             file: Vec::new(),
             picture_size: "90x70".into(),

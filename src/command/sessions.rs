@@ -15,7 +15,7 @@ pub(crate) struct SessionsArgs {
 
 #[derive(Debug, Subcommand)]
 enum SessionsVerb {
-    /// List the sessions
+    /// List the sessions (default)
     #[command(alias = "list")]
     Ls,
     /// Create a session
@@ -42,7 +42,7 @@ pub(crate) async fn run(args: SessionsArgs, cx: &CommandContext) -> Result<VerbO
                 cx.ui.print_json(&SessionsAnswer::from(found))?;
                 return Ok(VerbOutcome::Done);
             }
-            let heads = ["NAME", "STATE", "RUNS", "GLOBALS", "IDLE", "MEMORY"];
+            let heads = ["NAME", "STATE", "RUNS", "VARIABLES", "IDLE", "MEMORY"];
             let mut rows = vec![heads.map(str::to_owned).to_vec()];
             rows.extend(found.sessions.into_iter().map(|session| {
                 let memory = session.memory.map(crate::ui::format_bytes);

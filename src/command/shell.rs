@@ -1,7 +1,7 @@
 //! `osctl shell`: opens a terminal, or runs a command, in the container.
 
 use super::CommandContext;
-use super::answers::TerminalsAnswer;
+use super::answers::{TerminalEndedAnswer, TerminalsAnswer};
 use super::candidates::{inside_path_candidates, session_names, terminal_ids};
 use super::exec::ensure_session;
 use super::shell_command;
@@ -22,10 +22,10 @@ const LAST_TERMINAL: &str = "last";
 
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "osctl shell [OPTIONS]\n       osctl shell [OPTIONS] <COMMAND>...\n       osctl shell --attach [ID] | --list"
+    override_usage = "osctl shell [OPTIONS]\n       osctl shell [OPTIONS] <COMMAND>...\n       osctl shell --attach [ID] | --list | --end <ID>"
 )]
 pub(crate) struct ShellArgs {
-    /// Command to run; without one, a terminal opens. bash runs a single argument; several are passed unchanged
+    /// Command to run [default: open a terminal]. bash interprets a single argument; several are a program and its arguments
     #[arg(
         trailing_var_arg = true,
         value_name = "COMMAND",
@@ -47,8 +47,8 @@ pub(crate) struct ShellArgs {
     /// Take over the keyboard from the current writer
     #[arg(long, requires = "attach", conflicts_with = "view")]
     take: bool,
-    /// Session whose working directory and environment to use; a terminal uses the directory and exported variables. Created if missing
-    #[arg(short, long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, conflicts_with = "attach", add = ArgValueCandidates::new(session_names))]
+    /// Session to use; created if missing
+    #[arg(short, long, value_name = "NAME", default_value = DEFAULT_SESSION, conflicts_with = "attach", add = ArgValueCandidates::new(session_names))]
     session: String,
     /// Keys that detach from the terminal, which keeps running
     #[arg(long, value_name = "KEYS", default_value = DETACH_KEYS)]
@@ -56,6 +56,9 @@ pub(crate) struct ShellArgs {
     /// List the terminals
     #[arg(long, conflicts_with_all = ["attach", "session", "command"])]
     list: bool,
+    /// End the terminal with this ID and all its processes
+    #[arg(long, value_name = "ID", conflicts_with_all = ["attach", "list", "session", "command"], add = ArgValueCandidates::new(terminal_ids))]
+    end: Option<String>,
 }
 
 pub(crate) async fn run(args: ShellArgs, cx: &CommandContext) -> Result<VerbOutcome> {
@@ -69,9 +72,13 @@ pub(crate) async fn run(args: ShellArgs, cx: &CommandContext) -> Result<VerbOutc
         session,
         detach_keys,
         list: lists,
+        end,
     } = args;
     if lists {
         return list_terminals(cx).await;
+    }
+    if let Some(id) = end {
+        return end_terminal(&id, cx).await;
     }
     if !command.is_empty() {
         let plan = shell_command::ShellCommandPlan {
@@ -137,6 +144,16 @@ async fn last_terminal(client: &CompanionClient, cx: &CommandContext) -> Result<
     })
 }
 
+async fn end_terminal(id: &str, cx: &CommandContext) -> Result<VerbOutcome> {
+    let ended = cx.companion_client()?.end_terminal(id).await?;
+    if cx.ui.json {
+        cx.ui.print_json(&TerminalEndedAnswer::from(ended))?;
+    } else {
+        cx.ui.print_message(format!("ended terminal `{id}`"));
+    }
+    Ok(VerbOutcome::Done)
+}
+
 async fn list_terminals(cx: &CommandContext) -> Result<VerbOutcome> {
     let found = cx.companion_client()?.list_terminals().await?;
     if cx.ui.json {
@@ -160,6 +177,8 @@ async fn list_terminals(cx: &CommandContext) -> Result<VerbOutcome> {
             super::format_duration(terminal.idle),
         ]
     }));
-    cx.ui.print_table(&rows);
+    let shell = cx.instance.osctl_command("shell");
+    let empty = format!("no terminals; `{shell}` opens a terminal");
+    cx.ui.print_list(&rows, &empty);
     Ok(VerbOutcome::Done)
 }

@@ -210,7 +210,7 @@ mod tests {
     use super::command_text;
 
     #[test]
-    fn one_word_is_bash_and_several_are_words() {
+    fn one_argument_is_bash_and_several_are_quoted() {
         assert_eq!(
             command_text(&["echo $HOME *".into()]).unwrap(),
             "echo $HOME *"

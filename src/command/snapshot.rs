@@ -2,11 +2,57 @@
 //! reported and does not stop the command.
 
 use super::CommandContext;
+use crate::engine::{Container, ContainerPhase, Engine, EngineProgress};
 use crate::error::{Error, Result};
+use crate::host::instance::InstanceLock;
+use crate::host::replace::ContainerReplacer;
 use crate::protocol::cryo::{CryoVerdict, SessionSnapshot, StoreReason};
 
-/// Stores the sessions of an instance that is about to stop.
-pub(super) async fn store_before_stop(reason: StoreReason, cx: &CommandContext) -> Result<()> {
+/// Prepares the container of the instance for its stop: a paused container continues, and the sessions of a running
+/// one are stored.
+///
+/// # Errors
+/// When the engine does not answer, or the container belongs to another owner.
+pub(super) async fn prepare_stop(
+    reason: StoreReason,
+    engine: &Engine,
+    _lock: &InstanceLock,
+    cx: &CommandContext,
+) -> Result<Option<Container>> {
+    let found = cx.instance.find_container(engine).await?;
+    match found.as_ref().map(|container| container.phase) {
+        Some(ContainerPhase::Running | ContainerPhase::Restarting) => {}
+        Some(ContainerPhase::Paused) => continue_paused(engine, cx).await?,
+        _ => return Ok(found),
+    }
+    store_before_stop(reason, cx).await?;
+    Ok(found)
+}
+
+/// Continues a paused container, whose processes can't store anything. A failure does not stop the command.
+async fn continue_paused(engine: &Engine, cx: &CommandContext) -> Result<()> {
+    let Engine::Docker(docker) = engine else {
+        return Ok(());
+    };
+    let record = cx.require_record()?;
+    let config = cx.lenient_config(Some(&record.project), Vec::new())?.config;
+    let name = cx.instance.container_name();
+    let work = cx.ui.start_work(&format!("continuing the paused `{name}`"));
+    let replacer = ContainerReplacer {
+        instance: &cx.instance,
+        engine,
+        docker,
+        bind: record.bind_address(config.bind),
+        progress: &work,
+    };
+    if let Err(error) = replacer.start_restored(&name).await {
+        work.warn(&format!("`{name}` does not continue: {error:#}"));
+    }
+    Ok(())
+}
+
+/// Stores the sessions of a container that is about to stop.
+async fn store_before_stop(reason: StoreReason, cx: &CommandContext) -> Result<()> {
     let record = cx.require_record()?;
     let config = cx.lenient_config(Some(&record.project), Vec::new())?.config;
     if !config

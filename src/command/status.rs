@@ -7,8 +7,8 @@ use crate::config::{Config, EngineChoice};
 use crate::engine::{ContainerPhase, Engine};
 use crate::error::{EXIT_NEGATIVE, Error, Result, VerbOutcome};
 use crate::host::client::CompanionClient;
+use crate::host::engine_diagnosis::explain_by_engine;
 use crate::host::instance::{Instance, InstanceRecord};
-use crate::host::older_companion::name_older_companion;
 use crate::host::ports::endpoints;
 use crate::protocol::service::{HealthStatus, ServiceStatus};
 use crate::protocol::text_sanitizer;
@@ -44,6 +44,8 @@ pub(crate) struct InstanceStatus {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum InstanceState {
     Running,
+    Restarting,
+    Paused,
     Stopped,
     Absent,
 }
@@ -69,6 +71,8 @@ pub(crate) async fn run(args: StatusArgs, cx: &CommandContext) -> Result<VerbOut
     let state = match (status.state, status.healthy) {
         (InstanceState::Running, true) => "running, healthy",
         (InstanceState::Running, false) => "running, not healthy",
+        (InstanceState::Restarting, _) => "restarting",
+        (InstanceState::Paused, _) => "paused",
         (InstanceState::Stopped, _) => "stopped",
         (InstanceState::Absent, _) => "absent",
     };
@@ -84,7 +88,7 @@ pub(crate) async fn run(args: StatusArgs, cx: &CommandContext) -> Result<VerbOut
             .version
             .map(|v| ("version", text_sanitizer::sanitize_line(&v))),
     );
-    rows.extend(status.image.map(|i| ("image", i)));
+    rows.extend(status.image.map(|id| ("image", super::short_image_id(&id))));
     rows.extend(
         status
             .endpoints
@@ -105,7 +109,7 @@ pub(crate) async fn run(args: StatusArgs, cx: &CommandContext) -> Result<VerbOut
     );
     rows.push(("token", status.token_file.display().to_string()));
     let password = status.vnc_password_file.display();
-    rows.push(("vnc key", password.to_string()));
+    rows.push(("vnc pass", password.to_string()));
     for (what, value) in rows {
         cx.ui.print_line(format!("{what:<10}{value}"));
     }
@@ -125,20 +129,28 @@ pub(crate) async fn gather_status(
     let container = engine.inspect(&cx.instance.container_name()).await?;
     let state = match &container {
         None => InstanceState::Absent,
-        Some(c)
-            if matches!(
-                c.phase,
-                ContainerPhase::Running | ContainerPhase::Restarting | ContainerPhase::Paused
-            ) =>
-        {
-            InstanceState::Running
-        }
-        Some(_) => InstanceState::Stopped,
+        Some(container) => match container.phase {
+            ContainerPhase::Running => InstanceState::Running,
+            ContainerPhase::Restarting => InstanceState::Restarting,
+            ContainerPhase::Paused => InstanceState::Paused,
+            ContainerPhase::Created | ContainerPhase::Stopped | ContainerPhase::Dead => {
+                InstanceState::Stopped
+            }
+        },
     };
     let mut warnings = isolation_warnings(record.engine, config, record.criu, &cx.instance);
+    if state == InstanceState::Paused {
+        let (container, up) = (
+            cx.instance.container_name(),
+            cx.instance.osctl_command("up"),
+        );
+        let paused = Error::Paused { container, up };
+        let hint = paused.hint().unwrap_or_default();
+        warnings.push(format!("{paused}: no process in it runs; {hint}"));
+    }
     let mut sessions = Vec::new();
     let health = match state {
-        InstanceState::Running => {
+        InstanceState::Running | InstanceState::Restarting => {
             let client =
                 CompanionClient::new(&cx.instance, record, record.bind_address(config.bind))?;
             match client.fetch_health().await {
@@ -150,7 +162,7 @@ pub(crate) async fn gather_status(
                 }
                 // A companion that does not answer is a valid status.
                 Err(error) => {
-                    let error = name_older_companion(error, &cx.instance, engine).await;
+                    let error = explain_by_engine(error, &cx.instance, engine).await;
                     if let Some(older @ Error::OlderCompanion { .. }) = error.downcast_ref() {
                         warnings.push(older.to_string());
                     }

@@ -216,22 +216,16 @@ pub(crate) async fn run(args: UpArgs, cx: &CommandContext) -> Result<VerbOutcome
             "`{keeper}` is not running, so `osctl evolve` is not available: {error:#}"
         ));
     }
-    if done == UpOutcome::UnchangedWithOtherEnv {
-        let (down, up) = (
-            cx.instance.osctl_command("down"),
-            cx.instance.osctl_command("up"),
-        );
-        cx.ui.print_message(format!("passed variables have other values in this shell than in the container; run `{down}` and `{up}` to apply them"));
-    }
     let outcome = match done {
         UpOutcome::Unchanged | UpOutcome::UnchangedWithOtherEnv => "is up to date and healthy",
+        UpOutcome::Continued => "was paused, continues with its memory and is healthy",
         UpOutcome::Started => "was started and is healthy",
         UpOutcome::Created => "is healthy",
         UpOutcome::ReplacedViaKeeper => "was replaced and is healthy; its variables were kept",
         UpOutcome::Replaced => "was replaced and is healthy",
     };
     let has_loss = match done {
-        UpOutcome::Unchanged | UpOutcome::UnchangedWithOtherEnv => false,
+        UpOutcome::Unchanged | UpOutcome::UnchangedWithOtherEnv | UpOutcome::Continued => false,
         _ => {
             let bind = record.bind_address(resolved.config.bind);
             let client = CompanionClient::new(&cx.instance, &record, bind)?;

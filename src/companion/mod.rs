@@ -27,20 +27,20 @@ pub(crate) mod supervisor;
 pub(crate) use pty::spawn_terminal_shell as spawn_shell;
 pub(crate) use service::spawn_service;
 pub(crate) use settings::CompanionSettings;
-pub(crate) use shell::guard_command;
+pub(crate) use shell::supervise_command;
 
 use crate::error::Result;
 use anyhow::Context;
 use criu::{Criu, CriuPrerequisites};
-use cryo::CryoService;
-use desktop::{DEBUGGER_PORT, Desktop, OneTimeTokens};
+use cryo::{CryoService, CryoSettings};
+use desktop::{DEBUGGER_PORT, Desktop, DesktopSettings, OneTimeTokens};
 use evolve::{AdmissionControl, EvolveHandle};
 use files::FilesHandle;
 use http::HttpHandles;
-use kernel::KernelSessions;
+use kernel::{KernelSessions, SessionLimits};
 use mcp::{Hub, OsServerFactory};
-use pty::PtyTerminals;
-use runs::RunStore;
+use pty::{PtyLimits, PtyTerminals};
+use runs::{RetainedRuns, RunStore};
 use serde_json::Value;
 use session_state::{EvolveCheckpoints, SessionStateStore};
 use shell::Shells;
@@ -75,11 +75,35 @@ pub(crate) struct CompanionListeners {
     pub(crate) desktop: Option<desktop::DesktopListeners>,
 }
 
+/// The settings that each belong to one part.
+#[derive(Debug)]
+pub(crate) struct PartSettings {
+    sessions: SessionLimits,
+    terminals: PtyLimits,
+    cryo: CryoSettings,
+    desktop: DesktopSettings,
+    retained_runs: RetainedRuns,
+}
+
+impl PartSettings {
+    /// Reads all variables, so that an invalid one ends the companion before any part starts.
+    fn from_environment(settings: &CompanionSettings) -> Result<Self> {
+        Ok(Self {
+            sessions: SessionLimits::from_environment()?,
+            terminals: PtyLimits::from_environment()?,
+            cryo: CryoSettings::from_environment(settings)?,
+            desktop: DesktopSettings::from_environment(settings)?,
+            retained_runs: RetainedRuns::with_random_id(settings.data_folder.join("runs"))?,
+        })
+    }
+}
+
 /// Opens the sockets and serves until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// When a socket can't be opened.
+/// When a setting is invalid, or a socket can't be opened.
 pub(crate) async fn run_companion(settings: CompanionSettings) -> Result<()> {
+    let parts = PartSettings::from_environment(&settings)?;
     let mut term = signal(SignalKind::terminate())?;
     let mut int = signal(SignalKind::interrupt())?;
     if settings.embedded {
@@ -87,11 +111,11 @@ pub(crate) async fn run_companion(settings: CompanionSettings) -> Result<()> {
         // process already leads a session, which has the same effect.
         let _ = nix::unistd::setsid();
     }
-    let listeners = CompanionListeners::open(&settings).await?;
+    let listeners = CompanionListeners::open(&settings, &parts.desktop).await?;
     let shutdown = async move {
         tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
     };
-    serve_companion(listeners, settings, shutdown).await
+    serve_companion(listeners, settings, parts, shutdown).await
 }
 
 /// Keeps one blocking thread of the runtime alive. With one thread, work waits for it while no thread can be created,
@@ -110,29 +134,31 @@ async fn keep_blocking_thread() {
 pub(crate) async fn serve_companion(
     mut listeners: CompanionListeners,
     settings: CompanionSettings,
+    parts: PartSettings,
     shutdown: impl Future<Output = ()>,
 ) -> Result<()> {
     tracing::info!(version = env!("CARGO_PKG_VERSION"), address = %listeners.tcp.local_addr()?, "the companion starts");
     tokio::spawn(keep_blocking_thread());
     let grace = settings.shutdown_grace;
-    let store = RunStore::open(&settings.retained_runs);
+    let retained_runs = parts.retained_runs;
+    let store = RunStore::open(&retained_runs);
     // This step must run before any process takes an id.
     let prerequisites = CriuPrerequisites::prepare(criu::CriuSettings::from(&settings)).await;
     let (sessions, owner) = KernelSessions::start(
-        kernel::KernelSettings::new(&settings, store.clone()),
+        kernel::KernelSettings::new(&settings, parts.sessions, &retained_runs, store.clone()),
         prerequisites.restoring_sessions(),
     );
-    let shells = Shells::new(shell::ShellSettings::new(&settings, store.clone()));
+    let shells = Shells::new(shell::ShellSettings::new(&retained_runs, store.clone()));
     if store.wait_synced().await {
-        settings.retained_runs.remove_stale();
+        retained_runs.remove_stale();
     }
     remove_ended_shells(&sessions, &shells);
-    let terminals = PtyTerminals::new(settings.terminals);
+    let terminals = PtyTerminals::new(parts.terminals);
     touch_used_sessions(&sessions, &shells, &terminals);
-    let cryo = CryoService::start(cryo::CryoSettings::from(&settings), sessions.clone());
+    let cryo = CryoService::start(parts.cryo, sessions.clone());
     let (stop, stopping) = watch::channel(false);
     let ports = listeners.desktop.take();
-    let (desktop, services) = Desktop::start(settings.desktop.clone(), ports, &stopping);
+    let (desktop, services) = Desktop::start(parts.desktop, ports, &stopping);
     let files = FilesHandle::start(settings.data_folder.clone());
     let hub_settings = mcp::HubSettings::from(&settings);
     let os = OsServerFactory::new(
@@ -147,13 +173,13 @@ pub(crate) async fn serve_companion(
     );
     let hub = Hub::start(hub_settings, os.clone());
     let gate = AdmissionControl::default();
-    let mind = SessionStateStore::new(
+    let session_state = SessionStateStore::new(
         &settings.data_folder,
         sessions.clone(),
         shells.clone(),
         gate.clone(),
     );
-    let frozen = mind.clone().restore_sessions().await;
+    let checkpoints = session_state.clone().restore_sessions().await;
     let criu = Criu::new(
         prerequisites,
         sessions.clone(),
@@ -171,13 +197,13 @@ pub(crate) async fn serve_companion(
             criu: criu.clone(),
             hub: hub.clone(),
             desktop: desktop.clone(),
-            retained_runs: settings.retained_runs.clone(),
+            retained_runs,
             run_store: store.clone(),
-            session_state: mind.clone(),
+            session_state: session_state.clone(),
         },
     );
     os.set_evolve(evolve.clone());
-    evolve.start_readiness_gate(frozen);
+    evolve.start_readiness_gate(checkpoints);
     evolve.watch_runs();
     let handles = HttpHandles {
         cryo: cryo.clone(),
@@ -207,7 +233,9 @@ pub(crate) async fn serve_companion(
     // Save changes since the last periodic save. While quiesced everything is saved, and another container may use the
     // state.
     if !gate.is_closed() {
-        mind.save_or_warn(EvolveCheckpoints::default()).await;
+        session_state
+            .save_or_warn(EvolveCheckpoints::default())
+            .await;
     }
     tokio::join!(
         store_and_end_sessions(&sessions, &cryo, &gate, grace),
@@ -274,7 +302,7 @@ fn touch_used_sessions(sessions: &KernelSessions, shells: &Shells, terminals: &P
 }
 
 impl CompanionListeners {
-    async fn open(settings: &CompanionSettings) -> Result<Self> {
+    async fn open(settings: &CompanionSettings, desktop: &DesktopSettings) -> Result<Self> {
         create_private_folder(&settings.run_folder)?;
         let path = settings.socket_path();
         match fs::remove_file(&path) {
@@ -288,7 +316,7 @@ impl CompanionListeners {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
         let tcp = bind_listener(settings.listen).await?;
         let mcp = bind_listener(settings.mcp).await?;
-        let desktop = match settings.desktop.is_configured() {
+        let desktop = match desktop.is_configured() {
             true => Some(desktop::DesktopListeners {
                 vnc: bind_listener(SocketAddr::new(settings.listen.ip(), VNC_PORT)).await?,
                 debugger: bind_listener((Ipv4Addr::LOCALHOST, DEBUGGER_PORT).into()).await?,

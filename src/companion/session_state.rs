@@ -5,12 +5,12 @@
 use super::evolve::AdmissionControl;
 use super::kernel::KernelSessions;
 use super::shell::{self, Shells};
+use crate::atomic_write::{Durability, atomic_write};
 use crate::error::Result;
-use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::task::spawn_blocking;
@@ -18,23 +18,31 @@ use tokio::task::spawn_blocking;
 /// Time between two checks for changes.
 const SESSION_STATE_INTERVAL: Duration = Duration::from_secs(1);
 
+/// The state file, in `/data`.
+const STATE_FILE: &str = "session-state.json";
+
+/// The state file of companions before 0.1.0. The companion reads this file when it is newer than [`STATE_FILE`].
+const FORMER_STATE_FILE: &str = "mind.json";
+
 /// The content of the state file.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct SessionStateFile {
     sessions: Vec<String>,
     shells: BTreeMap<String, shell::RetainedContext>,
     /// Set only between two containers.
-    #[serde(default)]
-    frozen: EvolveCheckpoints,
+    #[serde(default, alias = "frozen")]
+    checkpoints: EvolveCheckpoints,
 }
 
 /// Process checkpoints that were made for the next container.
 #[derive(Debug, Default, Clone, Serialize, Deserialize)]
 pub(crate) struct EvolveCheckpoints {
     /// The digest of the kernel's code.
-    pub(crate) kernel: String,
+    #[serde(alias = "kernel")]
+    pub(crate) kernel_digest: String,
     /// The checkpoint of each session.
-    pub(crate) checkpoints: BTreeMap<String, String>,
+    #[serde(alias = "checkpoints")]
+    pub(crate) by_session: BTreeMap<String, String>,
 }
 
 /// A stamp that differs after each change.
@@ -56,7 +64,7 @@ impl SessionStateStore {
         admission: AdmissionControl,
     ) -> Self {
         Self {
-            path: data.join("mind.json"),
+            path: data.join(STATE_FILE),
             sessions,
             shells,
             admission,
@@ -71,7 +79,7 @@ impl SessionStateStore {
         let SessionStateFile {
             sessions,
             shells,
-            frozen,
+            checkpoints,
         } = read.unwrap_or_default();
         self.shells.restore_contexts(shells);
         for name in sessions {
@@ -79,16 +87,16 @@ impl SessionStateStore {
                 tracing::warn!(session = name, "cannot restore the session: {refusal:?}");
             }
         }
-        if !frozen.checkpoints.is_empty() {
+        if !checkpoints.by_session.is_empty() {
             self.save_or_warn(EvolveCheckpoints::default()).await;
         }
         tokio::spawn(self.save_on_change());
-        frozen
+        checkpoints
     }
 
     /// Saves the state now; logs a warning when this fails.
-    pub(crate) async fn save_or_warn(&self, frozen: EvolveCheckpoints) -> bool {
-        let saved = self.save_state(frozen).await;
+    pub(crate) async fn save_or_warn(&self, checkpoints: EvolveCheckpoints) -> bool {
+        let saved = self.save_state(checkpoints).await;
         if let Err(error) = &saved {
             tracing::warn!("cannot save the state of the shells: {error:#}");
         }
@@ -112,17 +120,18 @@ impl SessionStateStore {
     ///
     /// # Errors
     /// When the write fails; the saved state stays untouched.
-    pub(crate) async fn save_state(&self, frozen: EvolveCheckpoints) -> Result<()> {
+    pub(crate) async fn save_state(&self, checkpoints: EvolveCheckpoints) -> Result<()> {
         let (sessions, _) = self.take_stamp();
         let shells = self.shells.retain_contexts();
         let state = SessionStateFile {
             sessions,
             shells,
-            frozen,
+            checkpoints,
         };
         let text = serde_json::to_vec(&state)?;
         let path = self.path.clone();
-        spawn_blocking(move || write_state_file(&path, &text)).await?
+        spawn_blocking(move || atomic_write(&path, &text, Durability::DataSynced)).await??;
+        Ok(())
     }
 
     fn take_stamp(&self) -> SessionStateStamp {
@@ -136,6 +145,12 @@ impl SessionStateStore {
 }
 
 fn read_state_file(path: &Path) -> SessionStateFile {
+    let former = path.with_file_name(FORMER_STATE_FILE);
+    let changed_at = |path: &Path| fs::metadata(path).and_then(|found| found.modified()).ok();
+    let path = match changed_at(&former) > changed_at(path) {
+        true => &former,
+        false => path,
+    };
     let text = match fs::read(path) {
         Ok(text) => text,
         Err(error) => {
@@ -151,14 +166,41 @@ fn read_state_file(path: &Path) -> SessionStateFile {
     })
 }
 
-fn write_state_file(path: &Path, text: &[u8]) -> Result<()> {
-    let folder = path
-        .parent()
-        .context("the path of the state file has no folder")?;
-    // Only this user can read the file.
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
-    file.write_all(text)?;
-    file.as_file().sync_all()?;
-    file.persist(path)?;
-    Ok(())
+#[cfg(test)]
+mod tests {
+    use super::{FORMER_STATE_FILE, STATE_FILE, read_state_file};
+    use std::fs::{self, File};
+    use std::time::{Duration, SystemTime};
+
+    #[test]
+    fn the_newer_of_the_current_and_the_former_state_file_is_read() {
+        let data = tempfile::tempdir().unwrap();
+        let (today, former) = (
+            data.path().join(STATE_FILE),
+            data.path().join(FORMER_STATE_FILE),
+        );
+        assert!(read_state_file(&today).sessions.is_empty());
+        let recorded =
+            r#"{"sessions":["a"],"shells":{},"frozen":{"kernel":"k","checkpoints":{"a":"a-1"}}}"#;
+        fs::write(&former, recorded).unwrap();
+        let read = read_state_file(&today);
+        assert_eq!(read.sessions, ["a"]);
+        assert_eq!(read.checkpoints.by_session["a"], "a-1");
+
+        fs::write(&today, r#"{"sessions":["b"],"shells":{}}"#).unwrap();
+        let at = |path, seconds| {
+            let time = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+            File::options()
+                .write(true)
+                .open(path)
+                .unwrap()
+                .set_modified(time)
+                .unwrap();
+        };
+        at(&former, 1);
+        at(&today, 2);
+        assert_eq!(read_state_file(&today).sessions, ["b"]);
+        at(&former, 3);
+        assert_eq!(read_state_file(&today).sessions, ["a"]);
+    }
 }

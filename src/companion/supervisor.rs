@@ -1,5 +1,5 @@
-//! The supervisor of a kernel or of a terminal's shell: a child subreaper that ends all descendants of the process with
-//! it.
+//! The supervisor of a kernel, a terminal's shell, a command or a service: a child subreaper that ends all descendants
+//! of the process with it.
 //!
 //! Descendants that call `setsid` leave a process group but never a subreaper. The supervisor takes over a child that
 //! was started already, and communicates with the companion over its standard input (see `kernel::supervisor` and
@@ -46,8 +46,8 @@ pub(crate) fn run_kernel_restore(pidfile: &Path, program: &[OsString]) -> Result
     };
     let mut command = Command::new(name);
     let quiet = command.stdin(Stdio::null()).stdout(Stdio::null());
-    let thawing = quiet.args(arguments).spawn()?;
-    let thawing = Pid::from_raw(thawing.id().cast_signed());
+    let restoring = quiet.args(arguments).spawn()?;
+    let restoring = Pid::from_raw(restoring.id().cast_signed());
     let ended = loop {
         let mut both = [
             PollFd::new(companion.as_fd(), PollFlags::POLLIN),
@@ -62,7 +62,7 @@ pub(crate) fn run_kernel_restore(pidfile: &Path, program: &[OsString]) -> Result
             break None;
         }
         while let Ok(Some(_)) = children.read_signal() {}
-        match waitpid(thawing, Some(WaitPidFlag::WNOHANG)) {
+        match waitpid(restoring, Some(WaitPidFlag::WNOHANG)) {
             Ok(WaitStatus::StillAlive) => {}
             ended => break ended.ok(),
         }

@@ -1,9 +1,9 @@
 //! Configuration layers: each value with its source; an invalid value is reported with its place.
 
-use super::Config;
 use super::project::{MAX_PROJECT_FILE_BYTES, PROJECT_FILE, has_anchor};
 use super::variables::find_misspelt_key;
-use crate::error::{Error, Result};
+use super::{Config, example_value};
+use crate::error::{Error, Result, nearest_name};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -20,8 +20,14 @@ const PROJECT_KEYS: &[&str] = &[
     "desktop.depth",
 ];
 
+/// Keys that were renamed: the former name, which stays valid, and today's.
+const FORMER_KEYS: &[(&str, &str)] = &[("evolve.probation", "evolve.watch_period")];
+
 /// Keys below which users choose the names.
 const FREE_FORM_KEYS: &[&str] = &["env", "mounts", "hosts", "servers"];
+
+/// Characters of a key per edit, up to which a key is suggested for an unknown one.
+const CHARS_PER_KEY_EDIT: usize = 2;
 
 /// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,7 +129,7 @@ impl ConfigLayers {
         if !value.is_object() {
             return Err(unreadable_config_error(
                 path,
-                "it must be a map of keys to values",
+                "the file must be a map of keys to values",
             ));
         }
         let mut found = Vec::new();
@@ -136,13 +142,16 @@ impl ConfigLayers {
 
     /// `OSCTL_LIMITS_MEMORY=4g` is `limits.memory: 4g`; some other `OSCTL_*` variables are not keys.
     fn add_variables(&mut self, all: impl Iterator<Item = (String, String)>) -> Result<()> {
+        let former = FORMER_KEYS.iter().map(|(former, _)| *former);
         let names: BTreeMap<String, String> = self
             .values
             .keys()
+            .map(String::as_str)
+            .chain(former)
             .map(|key| {
                 (
                     format!("OSCTL_{}", key.replace('.', "_").to_uppercase()),
-                    key.clone(),
+                    key.to_owned(),
                 )
             })
             .collect();
@@ -165,10 +174,28 @@ impl ConfigLayers {
         source: &ConfigSource,
         allowed: Option<&[&str]>,
     ) -> Result<()> {
+        let renamed = FORMER_KEYS.iter().find(|(former, _)| *former == key);
+        let key = renamed.map_or(key, |(_, today)| today);
         let top = key.split('.').next().unwrap_or(key);
         let known = self.values.contains_key(key) || FREE_FORM_KEYS.contains(&top);
+        let group = format!("{key}.");
+        let nested = self.values.keys().filter_map(|k| k.strip_prefix(&group));
+        let nested: Vec<String> = nested.map(|key| format!("`{key}`")).collect();
+        if !known && !nested.is_empty() {
+            return Err(Error::BadValue {
+                key: key.into(),
+                place: source.to_string(),
+                why: format!(
+                    "the value must be a map with the keys {}",
+                    nested.join(", ")
+                ),
+                example: None,
+            }
+            .into());
+        }
         if !known {
-            let nearest = nearest_key(key, self.values.keys());
+            let known = self.values.keys().map(String::as_str);
+            let nearest = nearest_name(key, known, CHARS_PER_KEY_EDIT).map(str::to_owned);
             return Err(Error::UnknownKey {
                 key: key.into(),
                 place: source.to_string(),
@@ -233,6 +260,7 @@ impl ConfigLayers {
                     key: key.clone(),
                     place: source.to_string(),
                     why,
+                    example: example_value(key),
                 }
                 .into(),
             )
@@ -272,13 +300,13 @@ fn read_untrusted_file(path: &Path) -> io::Result<String> {
         std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, flags);
     }
     if fs::symlink_metadata(path)?.is_symlink() {
-        return Err(io::Error::other("it is a link"));
+        return Err(io::Error::other("the file is a link"));
     }
     let file = options.read(true).open(path)?;
     let found = file.metadata()?;
     if !found.is_file() || found.len() > MAX_PROJECT_FILE_BYTES {
         return Err(io::Error::other(
-            "it is not a regular file, or is too large",
+            "the file is not regular, or is larger than 64 KiB",
         ));
     }
     let mut text = String::new();
@@ -290,7 +318,7 @@ fn read_untrusted_file(path: &Path) -> io::Result<String> {
 fn unreadable_config_error(path: &Path, why: &str) -> anyhow::Error {
     Error::usage(
         format!("`{}` can't be read: {why}", path.display()),
-        "`osctl config edit` opens it",
+        "`osctl config edit` opens the file",
     )
     .into()
 }
@@ -321,14 +349,6 @@ fn insert_key(whole: &mut Value, key: &str, value: Value) {
         at = map.entry(part).or_insert(Value::Null);
     }
     *at = value;
-}
-
-fn nearest_key<'a>(key: &str, known: impl Iterator<Item = &'a String>) -> Option<String> {
-    let scored = known.map(|k| (strsim::jaro_winkler(key, k), k));
-    scored
-        .filter(|(score, _)| *score > 0.75)
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, k)| k.clone())
 }
 
 #[cfg(test)]

@@ -61,7 +61,7 @@ pub(crate) struct Config {
     pub(crate) docker_socket: bool,
     /// The socket path of an engine on another machine, on that machine; used by the keeper.
     pub(crate) remote_socket: PathBuf,
-    /// Give the container the privileges that freezing processes needs, with which code in the container can become
+    /// Give the container the privileges that checkpointing processes needs, with which code in the container can become
     /// root on the host.
     pub(crate) criu: bool,
 }
@@ -116,7 +116,7 @@ pub(crate) struct EvolveConfig {
     /// Grace time for running code to end.
     pub(crate) grace: u64,
     /// Watch period after success, in which a failing container is rolled back.
-    pub(crate) probation: u64,
+    pub(crate) watch_period: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -235,7 +235,7 @@ impl Default for Config {
                 build: 1800,
                 start: 60,
                 grace: 20,
-                probation: 60,
+                watch_period: 60,
             },
             servers: BTreeMap::new(),
             mcp: McpStdioConfig { start: false },
@@ -277,6 +277,20 @@ pub(crate) fn parse_resolution(text: &str) -> Option<(u16, u16)> {
     Some((side(width)?, side(height)?))
 }
 
+/// What [`parse_resolution`] accepts.
+pub(crate) const RESOLUTION_RULE: &str = "width and height, each from 200 to 7680 pixels";
+
+/// A valid value of a key with a form of its own.
+fn example_value(key: &str) -> Option<&'static str> {
+    Some(match key {
+        "limits.memory" | "limits.shm" | "sessions.memory" => "4g",
+        "cryo.budget" => "20g",
+        "limits.cpus" => "2",
+        "desktop.resolution" => "1280x800",
+        _ => return None,
+    })
+}
+
 /// Splits `HOST:CONTAINER[:ro]` into its parts.
 pub(crate) fn parse_mount(text: &str) -> Option<(PathBuf, String, bool)> {
     let (text, read_only) = match text.strip_suffix(":ro") {
@@ -310,6 +324,7 @@ impl ResolvedConfig {
                 key: key.into(),
                 place,
                 why,
+                example: example_value(key),
             }
         };
         if !config.auth && !config.bind.is_loopback() {
@@ -409,9 +424,7 @@ impl ResolvedConfig {
         let desktop = &config.desktop;
         if parse_resolution(&desktop.resolution).is_none() {
             let text = &desktop.resolution;
-            let why = format!(
-                "`{text}` is not a resolution such as `1280x800`, with 200 to 7680 pixels each"
-            );
+            let why = format!("`{text}` is not a resolution; give {RESOLUTION_RULE}");
             return Err(bad("desktop.resolution", why).into());
         }
         if ![16, 24].contains(&desktop.depth) {

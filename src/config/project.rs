@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_project_file_is_left_out_with_its_key_and_its_cure() {
+    fn a_bad_project_file_is_refused_with_its_key_and_a_fix() {
         for (text, expected) in [
             (
                 "limits: {memory: 1g}",
@@ -145,7 +145,7 @@ mod tests {
             ("body: /etc", "`body`: the folder must be in the project"),
             ("bdy: x", "the key `bdy` is unknown"),
             ("build_tool: x", "write `build_tools`, or remove the key"),
-            ("- a", "it must be a map of keys"),
+            ("- a", "the file must be a map of keys"),
             ("desktop: {depth: 7}", "`desktop.depth`"),
             ("build_tools: [1]", "`build_tools`"),
             ("servers: {a: &x {command: y}, b: *x}", "anchors"),
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_project_file_that_expands_or_nests_costs_next_to_nothing() {
+    fn a_project_file_that_expands_or_nests_is_refused_in_seconds() {
         let bytes = usize::try_from(MAX_PROJECT_FILE_BYTES).unwrap();
         let list = "x,".repeat(bytes / 4);
         let alias_bomb = format!("b: &b [{list}x]\nc: [{}]", "*b,".repeat(bytes / 8));

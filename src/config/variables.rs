@@ -1,28 +1,24 @@
 //! `OSCTL_*` variables that are not keys of the configuration.
 
+use crate::error::nearest_name;
+
 /// Variables of osctl that are not keys.
 const NON_KEY_VARIABLES: &[&str] = &["OSCTL_INSTANCE", "OSCTL_CONFIG"];
 
-/// The minimum similarity at which an unknown variable counts as a misspelt key.
-const MIN_KEY_SIMILARITY: f64 = 0.9;
+/// Characters of a key's variable per edit, for a variable that counts as misspelt. The prefix counts, and other
+/// variables may begin with it, too.
+const CHARS_PER_VARIABLE_EDIT: usize = 6;
 
 /// The key's variable that an unknown variable probably means.
 pub(super) fn find_misspelt_key<'a>(
     name: &str,
     known: impl Iterator<Item = &'a String>,
-) -> Option<&'a String> {
-    let own = name.strip_prefix("OSCTL_")?;
-    if NON_KEY_VARIABLES.contains(&name) {
+) -> Option<&'a str> {
+    if !name.starts_with("OSCTL_") || NON_KEY_VARIABLES.contains(&name) {
         return None;
     }
-    let alike = |key: &str| strsim::jaro_winkler(own, key.strip_prefix("OSCTL_").unwrap_or(key));
-    let scored = known
-        .filter(|key| *key != name)
-        .map(|key| (alike(key), key));
-    scored
-        .filter(|(score, _)| *score > MIN_KEY_SIMILARITY)
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, key)| key)
+    let others = known.map(String::as_str).filter(|key| *key != name);
+    nearest_name(name, others, CHARS_PER_VARIABLE_EDIT)
 }
 
 #[cfg(test)]
@@ -34,11 +30,13 @@ mod tests {
         let known = [
             "OSCTL_LIMITS_MEMORY",
             "OSCTL_ENV",
+            "OSCTL_BASE",
+            "OSCTL_BODY",
             "OSCTL_CRIU",
             "OSCTL_CRYO_EVERY",
         ]
         .map(str::to_owned);
-        let meant = |name: &str| find_misspelt_key(name, known.iter()).map(String::as_str);
+        let meant = |name: &str| find_misspelt_key(name, known.iter());
         assert_eq!(meant("OSCTL_LIMITS_MEMRY"), Some("OSCTL_LIMITS_MEMORY"));
         assert_eq!(meant("OSCTL_CRYO_EVRY"), Some("OSCTL_CRYO_EVERY"));
         for name in [
@@ -47,6 +45,7 @@ mod tests {
             "OSCTL_INSTANCE",
             "LIMITS_MEMRY",
             "OSCTL_JSON",
+            "OSCTL_NODE",
         ] {
             assert_eq!(meant(name), None, "{name}");
         }

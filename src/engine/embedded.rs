@@ -4,6 +4,7 @@
 //! share one virtual environment.
 
 use super::{Container, ContainerPhase, EngineProgress, LogOptions, ProcessLock};
+use crate::atomic_write::{Durability, atomic_write};
 use crate::error::{Error, Result};
 use crate::protocol::hex::hex;
 use crate::protocol::spec::ContainerSpec;
@@ -144,7 +145,8 @@ impl EmbeddedEngine {
     pub(super) fn create_and_start(&self, spec: &ContainerSpec) -> Result<()> {
         let folder = self.container_folder(&spec.name);
         fs::create_dir_all(&folder)?;
-        write_private(&folder.join("spec.json"), &serde_json::to_vec(spec)?)?;
+        let text = serde_json::to_vec(spec)?;
+        atomic_write(&folder.join("spec.json"), &text, Durability::Renamed)?;
         self.start(&spec.name)
     }
 
@@ -316,11 +318,13 @@ fn companion_variables(spec: &ContainerSpec, folder: &Path) -> Result<Vec<(&'sta
     let environment = PathBuf::from(fs::read_to_string(image.join("environment"))?);
     let data = mounted_host_path(spec, "/data")?;
     let text = |path: PathBuf| path.display().to_string();
+    let run_folder = text(run_folder(folder)?);
     Ok(vec![
         ("OSCTL_EMBEDDED", "1".into()),
         ("OSCTL_LISTEN", listen(8080)?),
         ("OSCTL_MCP_LISTEN", listen(8765)?),
-        ("OSCTL_RUN", text(run_folder(folder)?)),
+        ("OSCTL_RUN_FOLDER", run_folder.clone()),
+        ("OSCTL_RUN", run_folder), // read by the kernel of a former body
         ("OSCTL_DATA", text(data.clone())),
         ("OSCTL_BODY", text(image.join("body"))),
         ("OSCTL_PYTHON", text(environment.join("bin/python"))),
@@ -431,14 +435,6 @@ fn signal_process(pid: u32, kill: bool) {
 #[cfg(not(unix))]
 fn signal_process(_pid: u32, _kill: bool) {}
 
-fn write_private(path: &Path, content: &[u8]) -> Result<()> {
-    let folder = path.parent().context("a file has a folder")?;
-    let file = tempfile::NamedTempFile::new_in(folder)?;
-    fs::write(file.path(), content)?;
-    file.persist(path)?;
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::{EmbeddedEngine, EmbeddedLogTail};
@@ -455,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_is_read_on_from_where_it_was_read_to_in_whole_lines_of_any_bytes() {
+    fn a_log_tail_returns_each_whole_line_once() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("companion.log");
         let mut tail = EmbeddedLogTail::new(path.clone());
@@ -479,7 +475,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bodies_and_environments_go_when_nothing_needs_them() {
+    async fn unused_bodies_and_environments_are_removed() {
         let state = tempfile::tempdir().unwrap();
         let embedded = EmbeddedEngine::new(state.path());
         for folder in ["body-1", "venv-1", "os-host"] {

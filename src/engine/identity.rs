@@ -16,17 +16,17 @@ pub(crate) const IMAGE_LABEL: &str = "osctl.image-of";
 /// Label of a container: the digest of the specification that it was created from.
 pub(crate) const SPEC_DIGEST_LABEL: &str = "osctl.specification";
 
-/// Labels a specification with the digest of its lasting parts: of its labels only the owner counts, and variables
+/// Labels a specification with the digest of its permanent parts: of its labels only the owner counts, and variables
 /// that are `passing` do not. Host and keeper must compute the same digest, because each compares it to decide
 /// whether a container that the other one created is still the requested one.
 ///
 /// # Errors
 /// When the specification can't be serialized.
 pub(crate) fn set_spec_digest(spec: &mut ContainerSpec, passing: &BTreeSet<String>) -> Result<()> {
-    let mut lasting = spec.clone();
-    lasting.env.0.retain(|key, _| !passing.contains(key));
-    lasting.labels.retain(|key, _| key == OWNER_LABEL);
-    let digest = hex(Sha256::digest(serde_json::to_vec(&lasting)?));
+    let mut permanent = spec.clone();
+    permanent.env.0.retain(|key, _| !passing.contains(key));
+    permanent.labels.retain(|key, _| key == OWNER_LABEL);
+    let digest = hex(Sha256::digest(serde_json::to_vec(&permanent)?));
     spec.labels.insert(SPEC_DIGEST_LABEL.into(), digest);
     Ok(())
 }

@@ -100,7 +100,7 @@ pub(crate) fn create_lock_file(path: &Path) -> io::Result<File> {
 mod tests {
     use super::ProcessLock;
     use crate::engine::EngineProgress;
-    use std::sync::Mutex;
+    use parking_lot::Mutex;
 
     /// Releases the first lock as soon as the second one reports that it waits.
     struct ReleasingProgress(Mutex<Option<ProcessLock>>);
@@ -108,23 +108,23 @@ mod tests {
     impl EngineProgress for ReleasingProgress {
         fn report_step(&self, what: &str) {
             assert_eq!(what, "waiting for another osctl");
-            self.0.lock().unwrap().take();
+            self.0.lock().take();
         }
         fn report_amount(&self, _what: &str, _done: u64, _total: Option<u64>) {}
         fn log(&self, _line: &str) {}
     }
 
     #[tokio::test]
-    async fn the_second_waits_until_the_first_is_done() {
+    async fn a_second_holder_waits_for_the_lock() {
         let folder = tempfile::tempdir().unwrap();
         let handing = ReleasingProgress(Mutex::default());
         let first = ProcessLock::acquire(folder.path(), "lock", &handing)
             .await
             .unwrap();
-        *handing.0.lock().unwrap() = Some(first);
+        *handing.0.lock() = Some(first);
         let _second = ProcessLock::acquire(folder.path(), "lock", &handing)
             .await
             .unwrap();
-        assert!(handing.0.lock().unwrap().is_none(), "it did not wait");
+        assert!(handing.0.lock().is_none(), "it did not wait");
     }
 }

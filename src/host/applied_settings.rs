@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_is_listed_and_no_secret_is() {
+    fn changed_settings_are_listed_without_secrets() {
         let before =
             "env: {STRIPE_KEY: sk-secret, B: x, C: y}\nmounts: ['/a:/b']\nlimits: {memory: 4g}";
         let after = "env: {B: z, C: y, D: w}\nmounts: ['/a:/c']\nlimits: {memory: 8g, cpus: 2}";

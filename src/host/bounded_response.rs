@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_without_an_end_is_given_up_at_its_bound() {
+    async fn a_body_without_an_end_is_refused_at_its_limit() {
         let (response, taken) = endless();
         let read = read_body(response, 10 << 20).await;
         assert!(matches!(read, Err(ReadFailure::TooLong(_))), "{read:?}");
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_document_is_below_the_bound_whatever_it_holds() {
+    fn any_small_document_is_below_the_limit_of_values() {
         for value in ["{\"\":0},", "{},", "[],", "0,", "[", "{\"\":"] {
             let small = value.repeat(UNCHECKED_JSON_BYTES / value.len());
             assert!(
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_ends_with_its_end_and_is_none_without() {
+    fn only_a_line_with_its_line_end_has_a_length() {
         assert_eq!(line_length(b"{}\n{"), Some(3));
         assert_eq!(line_length(b"\n"), Some(1));
         assert_eq!(line_length(b"{}"), None);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_an_end_is_given_up() {
+    fn a_line_above_the_limit_is_refused() {
         let mut lines = ResponseLines::default();
         let piece = vec![b'x'; 1 << 20];
         let mut held = 0;

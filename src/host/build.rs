@@ -162,10 +162,18 @@ pub(crate) async fn ensure_image(
         labels,
         builder,
     };
-    tokio::select! {
-        built = docker.build_image(&build, progress) => built?,
-        short = watch_build_resources(docker) => return Err(short),
-    }
+    let restore_binary_image = async || -> Result<bool> {
+        let is_gone = match &binary_image {
+            Some(tag) => docker.find_image(tag).await?.is_none(),
+            None => false,
+        };
+        if is_gone {
+            keeper::ensure_keeper_image(docker, &recipe.companion, progress).await?;
+        }
+        Ok(is_gone)
+    };
+    let try_build = async || build_watched(docker, &build, progress).await;
+    build_or_retry(try_build, restore_binary_image).await?;
     let image = docker
         .find_image(&tag)
         .await?
@@ -182,6 +190,35 @@ pub(crate) async fn ensure_image(
         is_new: true,
         note: dockerfile.removed_labels_warning(),
     })
+}
+
+/// Builds the image, and builds once more if the keeper's image was missing and `restore_binary_image` has restored it.
+///
+/// The lock on images holds for the instances of one user: `down --purge` of another user of the engine may remove the
+/// keeper's image before the build reads it.
+async fn build_or_retry(
+    try_build: impl AsyncFn() -> Result<()>,
+    restore_binary_image: impl AsyncFnOnce() -> Result<bool>,
+) -> Result<()> {
+    let Err(error) = try_build().await else {
+        return Ok(());
+    };
+    match restore_binary_image().await? {
+        true => try_build().await,
+        false => Err(error),
+    }
+}
+
+/// Builds the image; ends the build when it leaves too little of this machine.
+async fn build_watched(
+    docker: &Docker,
+    build: &ImageBuild,
+    progress: &dyn EngineProgress,
+) -> Result<()> {
+    tokio::select! {
+        built = docker.build_image(build, progress) => built,
+        short = watch_build_resources(docker) => Err(short),
+    }
 }
 
 /// Waits until a build leaves too little disk space, memory or processes on this machine, and returns the error. Never
@@ -353,4 +390,31 @@ pub(crate) struct ImageBuildOptions<'a> {
     pub(crate) force: bool,
     /// The proxies for the build steps.
     pub(crate) proxies: &'a BTreeMap<String, String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::build_or_retry;
+    use crate::error::Result;
+    use std::cell::Cell;
+
+    #[tokio::test]
+    async fn a_build_is_repeated_once_and_only_after_its_missing_image_is_restored() {
+        for (failures, is_gone, build_count, is_built) in [
+            (0, true, 1, true),
+            (1, true, 2, true),
+            (2, true, 2, false),
+            (1, false, 1, false),
+        ] {
+            let builds = Cell::new(0);
+            let try_build = async || -> Result<()> {
+                builds.set(builds.get() + 1);
+                anyhow::ensure!(builds.get() > failures, "build {} failed", builds.get());
+                Ok(())
+            };
+            let restore = async || -> Result<bool> { Ok(is_gone) };
+            let built = build_or_retry(try_build, restore).await;
+            assert_eq!((builds.get(), built.is_ok()), (build_count, is_built));
+        }
+    }
 }

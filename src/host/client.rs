@@ -22,7 +22,7 @@ use crate::protocol::criu::{
 };
 use crate::protocol::files::percent_encode;
 use crate::protocol::kernel::{ExecReply, Execute, KernelReply, RunList, SessionRequest};
-use crate::protocol::pty::TerminalList;
+use crate::protocol::pty::{TerminalEnded, TerminalList};
 use crate::protocol::service::Health;
 use crate::protocol::session::{
     CodeCursor, Completeness, CompletenessQuery, Completions, CreateSession, History, Inspection,
@@ -317,6 +317,11 @@ impl CompanionClient {
     /// The terminals, the oldest first.
     pub(crate) async fn list_terminals(&self) -> Result<TerminalList> {
         self.get("/pty").await
+    }
+
+    pub(crate) async fn end_terminal(&self, id: &str) -> Result<TerminalEnded> {
+        self.call(Method::DELETE, &format!("/pty/{id}"), None::<&()>)
+            .await
     }
 
     /// Upgrades a connection to WebSocket frames; returns it with the companion's answer to `key`.

@@ -167,8 +167,12 @@ pub(crate) fn keep_running_variables(
     config: &Config,
     running: &BTreeMap<String, String>,
     label: Option<&String>,
-) {
+) -> Vec<String> {
+    let mut changed = Vec::new();
     for key in passed_variable_names(&spec.env, config) {
+        if spec.env.0.get(&key) != running.get(&key) {
+            changed.push(format!("`{key}`"));
+        }
         match running.get(&key) {
             Some(value) => spec.env.set(&key, value),
             None => spec.env.unset(&key),
@@ -180,6 +184,7 @@ pub(crate) fn keep_running_variables(
             .insert(PASSED_ENV_DIGEST_LABEL.into(), label.clone()),
         None => spec.labels.remove(PASSED_ENV_DIGEST_LABEL),
     };
+    changed
 }
 
 fn container_capabilities(config: &Config) -> Vec<String> {
@@ -309,11 +314,7 @@ mod tests {
     #[test]
     fn the_container_gets_the_tokens_digest_and_never_the_token() {
         let home = tempfile::tempdir().unwrap();
-        let folders = Folders {
-            home: home.path().into(),
-            config: home.path().join("c"),
-            state: home.path().join("s"),
-        };
+        let folders = Folders::beneath(home.path());
         let instance = Instance::new("two", &folders).unwrap();
         let config = Config::default();
         let record = InstanceRecord {
@@ -362,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_that_may_freeze_gets_what_that_takes_and_no_other_does() {
+    fn only_a_container_with_criu_gets_its_capabilities() {
         let mut config = Config::default();
         let confined = EngineContext {
             apparmor: true,
@@ -386,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn the_configured_environment_can_not_replace_the_guard() {
+    fn the_configured_environment_can_not_replace_the_token_digest() {
         let mut config = Config::default();
         config
             .env
@@ -396,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_the_running_container_are_kept_whatever_this_shell_has() {
+    fn passed_variables_of_the_running_container_are_kept() {
         let mut config = Config::default();
         config.env.insert("https_proxy".into(), "mine".into());
         let mut spec = specified(&config);
@@ -415,11 +416,7 @@ mod tests {
     /// The specification of an instance with the token `t`.
     fn specified(config: &Config) -> ContainerSpec {
         let home = Path::new("/h");
-        let folders = Folders {
-            home: home.into(),
-            config: home.join("c"),
-            state: home.join("s"),
-        };
+        let folders = Folders::beneath(home);
         let instance = Instance::new("two", &folders).unwrap();
         let record = InstanceRecord {
             project: "/p".into(),

@@ -30,7 +30,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn what_does_not_exist_yet_has_the_room_of_where_it_will_be() {
+    fn a_missing_path_has_the_free_space_of_its_parent() {
         assert!(free_disk_bytes(Path::new("/nonexistent/folder")).is_some_and(|bytes| bytes > 0));
         // The file system accepts no writes.
         assert_eq!(free_disk_bytes(Path::new("/proc/self/nothing")), Some(0));

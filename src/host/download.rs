@@ -251,7 +251,7 @@ fn unpack_error(fault: ArchiveError) -> anyhow::Error {
         full if full.is_full() => Error::DiskFull { why }.into(),
         ArchiveError::Damaged(_) | ArchiveError::SenderFailed(_) => Error::precondition(
             why,
-            "check the folder in the container: `osctl exec '!ls -la FOLDER'`; earlier entries were copied",
+            "check the folder in the container: `osctl shell ls -la FOLDER`; earlier entries were copied",
         )
         .into(),
         _ => Error::usage(
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_who_takes_nothing_is_not_waited_for() {
+    async fn dropping_a_download_does_not_wait_for_a_blocked_writer() {
         let (started, start) = mpsc::channel();
         let (release, resume) = mpsc::channel();
         let download = DownloadWriter::to_stream(SlowWriter { started, resume });

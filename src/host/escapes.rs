@@ -85,7 +85,7 @@ mod tests {
     use super::find_known_escapes;
 
     #[test]
-    fn versions_with_known_ways_out_are_named() {
+    fn versions_with_known_escapes_are_named() {
         let found = |engine: &str, runc: &str| {
             let parts = [("Engine", engine), ("runc", runc)];
             let parts = parts.map(|(name, version)| (name.to_owned(), version.to_owned()));

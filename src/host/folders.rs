@@ -40,6 +40,16 @@ impl Folders {
         })
     }
 
+    /// The folders of a test, beneath a home folder.
+    #[cfg(test)]
+    pub(crate) fn beneath(home: &Path) -> Self {
+        Self {
+            home: home.into(),
+            config: home.join("c"),
+            state: home.join("s"),
+        }
+    }
+
     /// The default configuration file; it need not exist.
     pub(crate) fn config_file(&self) -> PathBuf {
         self.config.join("osctl.yaml")

@@ -3,7 +3,7 @@
 use super::keeper::KeeperContainer;
 use crate::engine::EngineProgress;
 use crate::error::Result;
-use crate::protocol::evolve::{EvolveRecord, EvolveRunId, KeeperReply, KeeperRequest};
+use crate::protocol::evolve::{EvolveRecord, EvolveRunId, KeeperReply, KeeperRequest, RunLogLine};
 use std::time::{Duration, Instant};
 
 /// Time limit for a keeper that does not answer, for example while the engine restarts.
@@ -106,15 +106,15 @@ impl RunLogPrinter {
         }
     }
 
-    /// Prints a line of the log; stage lines start a stage.
+    /// Reports a stage or a step, and prints all other lines of the log.
     fn print_line(&mut self, line: &str, progress: &dyn EngineProgress) {
-        if let Some(stage) = line.strip_prefix("== ") {
-            self.stage = stage.chars().take(MAX_STAGE_CHARS).collect();
-            progress.report_step(stage);
-        } else if let Some(step) = line.strip_prefix("-- ") {
-            progress.report_step(&format!("{}: {step}", self.stage));
-        } else {
-            progress.log(line);
+        match RunLogLine::parse(line) {
+            RunLogLine::Stage(stage) => {
+                self.stage = stage.chars().take(MAX_STAGE_CHARS).collect();
+                progress.report_step(stage);
+            }
+            RunLogLine::Step(step) => progress.report_step(&format!("{}: {step}", self.stage)),
+            RunLogLine::Output(text) => progress.log(text),
         }
     }
 }
@@ -123,20 +123,20 @@ impl RunLogPrinter {
 mod tests {
     use super::{MAX_RUN_LOG_LINE_BYTES, MAX_STAGE_CHARS, RunLogPrinter};
     use crate::engine::EngineProgress;
-    use std::sync::Mutex;
+    use parking_lot::Mutex;
 
     #[derive(Debug, Default)]
     struct RecordedProgress(Mutex<Vec<String>>);
 
     impl EngineProgress for RecordedProgress {
         fn report_step(&self, what: &str) {
-            self.0.lock().unwrap().push(format!("step {what}"));
+            self.0.lock().push(format!("step {what}"));
         }
 
         fn report_amount(&self, _: &str, _: u64, _: Option<u64>) {}
 
         fn log(&self, line: &str) {
-            self.0.lock().unwrap().push(format!("log {line}"));
+            self.0.lock().push(format!("log {line}"));
         }
     }
 
@@ -157,19 +157,19 @@ mod tests {
             "log a line",
             "log  -- not ours",
         ];
-        assert_eq!(*progress.0.lock().unwrap(), lines);
+        assert_eq!(*progress.0.lock(), lines);
     }
 
     #[test]
     fn a_log_of_many_lines_or_of_an_endless_line_is_printed_within_bounds() {
         let (mut printer, progress) = (RunLogPrinter::default(), RecordedProgress::default());
         printer.push_text(&"\n".repeat(1 << 20), &progress);
-        assert_eq!(progress.0.lock().unwrap().len(), 1 << 20);
+        assert_eq!(progress.0.lock().len(), 1 << 20);
         printer.push_text(&"x".repeat(2 * MAX_RUN_LOG_LINE_BYTES), &progress);
         assert!(printer.unfinished.len() <= MAX_RUN_LOG_LINE_BYTES);
-        progress.0.lock().unwrap().clear();
+        progress.0.lock().clear();
         printer.push_text(&format!("\n== {}\n-- x\n", "y".repeat(1000)), &progress);
-        let last = progress.0.lock().unwrap().pop().unwrap();
+        let last = progress.0.lock().pop().unwrap();
         assert_eq!(last.len(), MAX_STAGE_CHARS + "step : x".len());
     }
 }

@@ -1,8 +1,8 @@
 //! The wait for a started container to become healthy.
 
 use super::client::CompanionClient;
+use super::engine_diagnosis::explain_by_engine;
 use super::instance::Instance;
-use super::older_companion::name_older_companion;
 use crate::engine::{Container, ContainerPhase, Engine, EngineProgress, LogOptions};
 use crate::error::{Error, Result};
 use crate::protocol::service::{Health, HealthStatus};
@@ -58,7 +58,7 @@ impl HealthWatch<'_> {
                     return Err(error);
                 }
                 Err(error) => {
-                    let error = name_older_companion(error, self.instance, self.engine).await;
+                    let error = explain_by_engine(error, self.instance, self.engine).await;
                     // Waiting does not update the companion, and its version does not justify a stop.
                     if let Some(Error::OlderCompanion { container, .. }) = error.downcast_ref() {
                         let (container, up) =

@@ -17,8 +17,9 @@ use crate::error::{Error, Result};
 use crate::image::{Body, CompanionBinary, binary_image_context};
 use crate::protocol::error::ApiError;
 use crate::protocol::evolve::{
-    CertificateAuthority, DEPLOY_CONFIG_FILE, DeployConfig, EvolveLimits, EvolveStatus,
-    KEEPER_IMAGE_VARIABLE, KeeperReply, KeeperRequest, ProxyVariables, built_body_name, refusal,
+    AGENT_SOCKET_FOLDER, CertificateAuthority, DEPLOY_CONFIG_FILE, DeployConfig, EvolveLimits,
+    EvolveStatus, KEEPER_IMAGE_VARIABLE, KeeperReply, KeeperRequest, ProxyVariables,
+    built_body_name, refusal,
 };
 use crate::protocol::spec::{
     ContainerEnv, ContainerLimits, ContainerRestartPolicy, ContainerSpec, Mount, Volume, Workload,
@@ -64,10 +65,10 @@ pub(crate) async fn make_deploy_config(
     let certificates = proxies_and_ca::extra_certificates().into_iter();
     Ok(DeployConfig {
         instance: instance.name.clone(),
-        above: enclosing_repository(project),
-        passing: passed_variable_names(&spec.env, config),
+        repository_root: enclosing_repository(project),
+        ignored_variables: passed_variable_names(&spec.env, config),
         spec,
-        aside: instance.replaced_container_name(),
+        replaced_name: instance.replaced_container_name(),
         image: instance.image_name(),
         body: config.body.clone(),
         base: base.unwrap_or_else(|| config.base.clone()),
@@ -79,12 +80,12 @@ pub(crate) async fn make_deploy_config(
                 pem: c.pem,
             })
             .collect(),
-        classic: build::is_buildkit_disabled(),
-        bounds: EvolveLimits {
+        classic_builder: build::is_buildkit_disabled(),
+        limits: EvolveLimits {
             build: config.evolve.build,
             start: config.evolve.start,
             grace: config.evolve.grace,
-            probation: config.evolve.probation,
+            watch_period: config.evolve.watch_period,
             ..EvolveLimits::default()
         },
     })
@@ -215,7 +216,7 @@ impl KeeperContainer<'_> {
         let mut mounts = vec![mount(socket, "/var/run/docker.sock", false)];
         let mut volumes = vec![
             volume(instance.keeper_state_volume(), "/state", false),
-            volume(instance.keeper_socket_volume(), "/door", false),
+            volume(instance.keeper_socket_volume(), AGENT_SOCKET_FOLDER, false),
         ];
         let [_, _, project] = instance.volume_names();
         match record.remote {
@@ -257,16 +258,8 @@ impl KeeperContainer<'_> {
 
     pub(super) async fn find_container(&self) -> Result<Option<Container>> {
         let name = self.instance.keeper_container_name();
-        match self.docker.inspect(&name).await? {
-            Some(found) if found.labels.get(INSTANCE_LABEL) != Some(&self.instance.name) => {
-                Err(Error::ForeignObject {
-                    what: "container",
-                    name,
-                }
-                .into())
-            }
-            found => Ok(found),
-        }
+        let found = self.docker.inspect(&name).await?;
+        self.instance.check_owner(&name, found)
     }
 
     /// Starts a stopped keeper, so that it finishes its run before the container is replaced. Waits for a keeper that
@@ -325,10 +318,7 @@ impl KeeperContainer<'_> {
     /// When the engine does not answer.
     pub(crate) async fn remove_state(&self, folders: &Folders) -> Result<()> {
         let label = (INSTANCE_LABEL, self.instance.name.as_str());
-        for volume in [
-            self.instance.keeper_state_volume(),
-            self.instance.keeper_socket_volume(),
-        ] {
+        for volume in self.instance.keeper_volumes() {
             self.docker.remove_volume(&volume, label).await?;
         }
         if let Some(_lock) = base::try_lock_images(folders)? {
@@ -445,7 +435,7 @@ fn refusal_error(fault: ApiError) -> anyhow::Error {
         refusal::KEEPER_BAD_REQUEST => 400,
         refusal::KEEPER_FORBIDDEN => 403,
         refusal::KEEPER_NO_SUCH_RUN => 404,
-        refusal::KEEPER_RATE_LIMITED => 429,
+        refusal::KEEPER_RATE_LIMITED | refusal::FORMER_KEEPER_RATE_LIMITED => 429,
         _ => 503,
     };
     Error::Refused {
@@ -461,7 +451,7 @@ fn refusal_error(fault: ApiError) -> anyhow::Error {
 fn invalid_reply_error(why: impl fmt::Display) -> anyhow::Error {
     Error::Refused {
         status: 502,
-        kind: "senseless_answer".into(),
+        kind: "invalid_reply".into(),
         message: format!("unexpected reply from the keeper: {why}"),
         hint: Some("`osctl up` replaces a keeper of another version".into()),
     }

@@ -42,7 +42,7 @@ impl KeeperContainer<'_> {
         self.ensure_running(companion, record, Some(socket), progress)
             .await?;
         self.wait_until_ready().await?;
-        progress.report_step("waiting for the keeper to finish the interrupted run");
+        progress.report_step("waiting for the keeper to finish the interrupted evolve");
         let deadline = Instant::now() + KEEPER_RECOVERY_TIMEOUT;
         while let Some(status) = self.fetch_status().await? {
             match (status.evolve_in_progress, status.latest_run) {

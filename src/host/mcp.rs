@@ -221,7 +221,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn servers_are_handed_in_and_taken_away() {
+    fn configured_servers_are_written_and_removed() {
         let data = tempfile::tempdir().unwrap();
         let path = data.path().join("mcp/servers.json");
         let none = std::collections::BTreeMap::new();

@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn values_pass_and_names_last() {
+    fn passed_names_include_proxies_and_exclude_configured_variables() {
         let mut env = ContainerEnv::default();
         env.set("OSCTL_PASSED_ENV", "A,B");
         let mut config = Config::default();

@@ -7,6 +7,8 @@ use super::mount_safety::{
     is_shared_folder,
 };
 use crate::error::{Error, Result};
+use crate::protocol::quote::quote_word;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
@@ -30,9 +32,12 @@ pub(crate) fn find_project(
         Some(path) => path.clone(),
         None => env::current_dir()?,
     };
-    let wanted = fs::canonicalize(&wanted).map_err(|e| Error::InvalidProject {
-        project: wanted.clone(),
-        why: e.to_string(),
+    let wanted = fs::canonicalize(&wanted).map_err(|e| match e.kind() {
+        ErrorKind::NotFound => missing_project_error(&wanted),
+        _ => Error::InvalidProject {
+            project: wanted.clone(),
+            why: e.to_string(),
+        },
     })?;
     let project = match record {
         Some(record) if named.is_none() && wanted.starts_with(&record.project) => {
@@ -50,6 +55,15 @@ pub(crate) fn find_project(
     let instance = Instance::new(instance, folders)?;
     check_project(&project, &instance, folders, engine_socket)?;
     Ok(project)
+}
+
+/// The error for a project folder that does not exist.
+pub(crate) fn missing_project_error(project: &Path) -> Error {
+    let name = quote_word(project.as_os_str().as_encoded_bytes(), false);
+    Error::usage(
+        format!("the project folder `{}` does not exist", project.display()),
+        format!("`mkdir -p {name}` creates the folder"),
+    )
 }
 
 /// System folders: no project is in them.
@@ -243,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_that_would_hand_the_machine_over_are_refused() {
+    fn folders_that_would_expose_the_machine_are_refused() {
         let (_keep, folders) = home();
         let socket = folders.home.join("run/docker.sock");
         let refused = |path: &Path| {
@@ -345,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn the_check_of_a_project_looks_at_system_folders() {
+    fn system_folders_are_refused_as_the_project() {
         let (_keep, folders) = home();
         let ssh = folders.home.join(".ssh");
         fs::create_dir_all(&ssh).unwrap();
@@ -360,6 +374,19 @@ mod tests {
         Instance::new("default", folders).unwrap()
     }
 
+    #[test]
+    fn a_missing_project_is_named_with_the_command_that_creates_it() {
+        let (_keep, folders) = home();
+        let missing = folders.home.join("no such");
+        let error = find_project(Some(&missing), None, "default", &folders, None).unwrap_err();
+        let Some(Error::Usage { message, hint }) = error.downcast_ref() else {
+            panic!("{error}");
+        };
+        assert!(message.contains("does not exist"), "{message}");
+        let expected = format!("`mkdir -p '{}'` creates the folder", missing.display());
+        assert_eq!(*hint, expected);
+    }
+
     #[cfg(unix)]
     #[test]
     fn a_link_to_a_refused_folder_is_refused_too() {
@@ -371,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn from_elsewhere_the_recorded_project_is_named() {
+    fn outside_the_project_the_recorded_project_is_named() {
         let (_keep, folders) = home();
         let record = InstanceRecord {
             project: folders.home.join("other"),

@@ -350,8 +350,8 @@ pub(super) async fn run_with_progress(
 mod tests {
     use super::{InterruptPolicy, StartedDaemon, is_apt_locked, run_with_progress};
     use crate::engine::EngineProgress;
+    use parking_lot::Mutex;
     use std::fs;
-    use std::sync::Mutex;
     use tokio::process::Command;
 
     /// Stores the reported lines.
@@ -362,7 +362,7 @@ mod tests {
         fn report_step(&self, _what: &str) {}
         fn report_amount(&self, _what: &str, _done: u64, _total: Option<u64>) {}
         fn log(&self, line: &str) {
-            self.0.lock().unwrap().push(line.into());
+            self.0.lock().push(line.into());
         }
     }
 
@@ -392,17 +392,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_line_that_is_not_text_stops_nothing() {
+    async fn output_that_is_not_text_is_shown_with_replacements() {
         let progress = ProvisionTestProgress::default();
         let command = shell(r"printf 'a \351 b\nlast'");
         run_with_progress(command, InterruptPolicy::Kill, &progress)
             .await
             .unwrap();
-        assert_eq!(*progress.0.lock().unwrap(), ["a \u{fffd} b", "last"]);
+        assert_eq!(*progress.0.lock(), ["a \u{fffd} b", "last"]);
     }
 
     #[tokio::test]
-    async fn a_daemon_that_dies_is_reported_with_its_last_lines() {
+    async fn a_daemon_that_exits_is_reported_with_its_last_lines() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("dockerd.log");
         let old = "of an earlier one\n";

@@ -21,6 +21,11 @@ use crate::engine::{Container, ContainerPhase, Docker, Engine, EngineProgress};
 use crate::error::Result;
 use crate::protocol::spec::ContainerSpec;
 use std::net::IpAddr;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// Time limit of `osctl resume` in a container that was unpaused.
+const RESUME_VERB_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Replaces the container of an instance.
 #[derive(Clone, Copy)]
@@ -70,13 +75,14 @@ impl ContainerReplacer<'_> {
     /// Finishes an interrupted replacement, whatever the names of the instance's containers are. Removes containers
     /// that never ran, that were being removed, and trial containers. Removes any other container that was set aside if
     /// the container in place becomes healthy; otherwise puts it back in place. A container in place is unpaused, and the
-    /// engine may restart it.
+    /// engine may restart it. Returns whether the container of the instance was paused in its place.
     ///
     /// # Errors
     /// When the engine does not answer.
-    pub(crate) async fn finish_interrupted(&self) -> Result<()> {
+    pub(crate) async fn finish_interrupted(&self) -> Result<bool> {
         let (docker, instance) = (self.docker, self.instance);
         let mut waiting = Vec::new();
+        let mut was_paused = false;
         for name in docker
             .list_labelled_containers(&format!("{INSTANCE_LABEL}={}", instance.name))
             .await?
@@ -97,6 +103,7 @@ impl ContainerReplacer<'_> {
             } else if found.phase == ContainerPhase::Paused {
                 // A swap, or a user, has paused the container. It has its memory.
                 self.start_restored(&name).await?;
+                was_paused |= name == instance.container_name();
             } else if name == instance.container_name()
                 && let Err(error) = docker.set_restart_policy(&name, true).await
             {
@@ -109,7 +116,7 @@ impl ContainerReplacer<'_> {
         for aside in waiting {
             self.resolve_aside_container(&aside).await?;
         }
-        Ok(())
+        Ok(was_paused)
     }
 
     async fn resolve_aside_container(&self, aside: &str) -> Result<()> {
@@ -179,7 +186,10 @@ impl ContainerReplacer<'_> {
 
     /// Undoes the changes of a keeper's swap to a container: it may be paused, quiesced, disconnected from its network,
     /// and excluded from restarts by the engine.
-    async fn start_restored(&self, aside: &str) -> Result<()> {
+    ///
+    /// # Errors
+    /// When the engine refuses.
+    pub(crate) async fn start_restored(&self, aside: &str) -> Result<()> {
         let docker = self.docker;
         let Some(found) = docker.inspect(aside).await? else {
             return Ok(());
@@ -192,8 +202,14 @@ impl ContainerReplacer<'_> {
         docker.unpause(aside).await?;
         let mut nothing = |_: &[u8]| Ok(());
         let resume = ["/opt/osctl/bin/osctl", "resume", "--json"];
-        if let Err(error) = docker.exec(aside, &resume, &mut nothing).await {
-            self.progress.log(&format!("{error:#}"));
+        // The program belongs to the container, which may never end it.
+        let resumed = docker.exec(aside, &resume, &mut nothing);
+        match timeout(RESUME_VERB_TIMEOUT, resumed).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => self.progress.log(&format!("{error:#}")),
+            Err(_) => self
+                .progress
+                .log(&format!("`{aside}` did not resume in time")),
         }
         Ok(())
     }

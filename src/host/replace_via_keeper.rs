@@ -1,4 +1,4 @@
-//! Replacement of a running container through the keeper, with the gates of an evolve run.
+//! Replacement of a running container through the keeper, with the stages of an evolve.
 //!
 //! ```text
 //! target, deployed to the keeper ──▶ keeper: evolve ──▶ succeeded: the target is recorded
@@ -50,7 +50,7 @@ impl KeeperReplacement<'_> {
     /// Replaces the container with the one that `target` describes.
     ///
     /// # Errors
-    /// When a gate fails: the old container then keeps running, as `previous` describes. When another run is in
+    /// When a stage fails: the old container then keeps running, as `previous` describes. When another run is in
     /// progress.
     pub(crate) async fn replace_with(
         &self,
@@ -122,7 +122,7 @@ impl KeeperReplacement<'_> {
         };
         let found = runs.into_iter().find(is_of_target).map(|record| record.run);
         found.ok_or_else(|| {
-            let message = "the keeper has no run for the image that a rollback restored";
+            let message = "the keeper has no evolve for the image that a rollback restored";
             let up = self.keeper.instance.osctl_command("up --build");
             Error::precondition(message, format!("`{up}` builds the image from body/")).into()
         })
@@ -155,9 +155,9 @@ impl KeeperReplacement<'_> {
 
     fn not_replaced_error(&self, record: &evolve::EvolveRecord) -> Error {
         let instance = self.keeper.instance;
-        let gate = record.gate.map_or("?", EvolveStage::as_str);
-        let hint = match record.gate {
-            Some(EvolveStage::Freezing) => {
+        let stage = record.failed_stage.map_or("unknown", EvolveStage::as_str);
+        let hint = match record.failed_stage {
+            Some(EvolveStage::Quiescing) => {
                 let force = instance.osctl_command("up --force");
                 format!("wait until the running code has ended, or interrupt it: `{force}`")
             }
@@ -168,7 +168,7 @@ impl KeeperReplacement<'_> {
         };
         Error::NotReplaced {
             container: instance.container_name(),
-            gate,
+            stage,
             why: record
                 .why
                 .clone()
@@ -189,6 +189,6 @@ pub(crate) fn run_in_progress_error(
         .instance
         .osctl_command(&format!("evolve logs -f {run}"));
     let stop = keeper.instance.osctl_command("evolve stop");
-    let hint = format!("`{logs}` follows the run, `{stop}` cancels it");
-    Error::precondition(format!("evolve run `{run}` is in progress{stage}"), hint).into()
+    let hint = format!("`{logs}` follows the evolve, `{stop}` cancels it");
+    Error::precondition(format!("evolve {run} is in progress{stage}"), hint).into()
 }

@@ -4,6 +4,7 @@
 use super::folders::ensure_private_folder;
 use super::instance::Instance;
 use crate::archive::Folder;
+use crate::atomic_write::{Durability, atomic_write};
 use crate::error::Result;
 use crate::protocol::desktop::VNC_PASSWORD_FILE;
 use crate::protocol::hex::hex;
@@ -11,7 +12,6 @@ use anyhow::Context;
 use sha2::{Digest, Sha256};
 use std::ffi::OsStr;
 use std::fs;
-use std::io::Write;
 use std::path::Path;
 
 /// The characters of a password: 64, so that all are equally likely.
@@ -95,14 +95,11 @@ pub(crate) fn sha256_fingerprint(token: &str) -> String {
     hex(Sha256::digest(token.as_bytes()))
 }
 
-/// Writes a temporary file beside the target and renames it; readable by the owner alone.
+/// Replaces a file of a private folder, which is created if it is missing; readable by the owner alone.
 pub(crate) fn write_private(path: &Path, content: &[u8]) -> Result<()> {
     let folder = path.parent().context("the path has no parent folder")?;
     ensure_private_folder(folder)?;
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
-    file.write_all(content)?;
-    file.as_file().sync_all()?;
-    file.persist(path)
+    atomic_write(path, content, Durability::DataSynced)
         .with_context(|| format!("writing `{}`", path.display()))?;
     Ok(())
 }
@@ -113,18 +110,10 @@ mod tests {
     use crate::host::folders::Folders;
     use crate::host::instance::Instance;
 
-    fn folders(home: &std::path::Path) -> Folders {
-        Folders {
-            home: home.into(),
-            config: home.join("c"),
-            state: home.join("s"),
-        }
-    }
-
     #[test]
     fn the_token_is_made_once_and_private() {
         let home = tempfile::tempdir().unwrap();
-        let instance = Instance::new("default", &folders(home.path())).unwrap();
+        let instance = Instance::new("default", &Folders::beneath(home.path())).unwrap();
         let token = instance.ensure_token().unwrap();
         assert_eq!(token, instance.ensure_token().unwrap());
         assert!(token.len() > 60);
@@ -143,7 +132,7 @@ mod tests {
     #[test]
     fn the_vnc_password_is_a_secret_of_its_own() {
         let home = tempfile::tempdir().unwrap();
-        let instance = Instance::new("default", &folders(home.path())).unwrap();
+        let instance = Instance::new("default", &Folders::beneath(home.path())).unwrap();
         let password = instance.ensure_vnc_password().unwrap();
         assert_eq!(password.len(), 8);
         assert_eq!(password, instance.ensure_vnc_password().unwrap());

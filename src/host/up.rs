@@ -2,10 +2,12 @@
 
 mod changes;
 mod image;
+mod placement;
 mod result;
 
 pub(crate) use result::{UpOutcome, UpResult};
 
+use self::changes::describe_changed_variables;
 use self::image::ChosenImage;
 use super::applied_settings::{AppliedSettings, SettingChanges};
 use super::client::CompanionClient;
@@ -14,7 +16,7 @@ use super::container_spec::{
 };
 use super::folders::{Folders, ensure_private_folder};
 use super::health::HealthWatch;
-use super::instance::{INSTANCE_LABEL, Instance, InstanceRecord};
+use super::instance::{Instance, InstanceRecord};
 use super::keeper::{self, KeeperContainer};
 use super::passed_env::{EnvArgs, PassedEnv};
 use super::ports::PortMachine;
@@ -89,9 +91,9 @@ impl UpRunner<'_> {
     ) -> Result<UpResult> {
         let instance = self.instance;
         let config = &self.resolved.config;
-        self.finish_interrupted(socket).await?;
+        let was_paused = self.finish_interrupted(socket).await?;
         let recorded = instance.read_record()?;
-        let existing = self.find_own_container().await?;
+        let existing = instance.find_container(self.engine).await?;
         // A container of this instance holds its own ports, and releases them when it is replaced.
         let held = recorded.as_ref().filter(|_| {
             existing
@@ -189,7 +191,8 @@ impl UpRunner<'_> {
         let done = self.place_container(&spec, &record, existing).await?;
         if let (UpOutcome::UnchangedWithOtherEnv, Engine::Docker(docker)) = (&done, self.engine) {
             let running = docker.container_environment(&spec.name).await?;
-            keep_running_variables(&mut spec, config, &running, label.as_ref());
+            let changed = keep_running_variables(&mut spec, config, &running, label.as_ref());
+            notes.extend(describe_changed_variables(instance, &changed));
         }
         let client = CompanionClient::new(instance, &record, config.bind)?;
         let name = spec.name.clone();
@@ -206,7 +209,12 @@ impl UpRunner<'_> {
         self.health_watch(&client, &name).wait_until_open().await;
         Ok(UpResult {
             record,
-            outcome: done,
+            outcome: match done {
+                UpOutcome::Unchanged | UpOutcome::UnchangedWithOtherEnv if was_paused => {
+                    UpOutcome::Continued
+                }
+                done => done,
+            },
             keeper_error: deployed.err(),
             notes,
         })
@@ -283,7 +291,7 @@ impl UpRunner<'_> {
         make_container_spec(&config, instance, record, &token, image, engine, passed)
     }
 
-    /// Replaces a running container through the keeper's gates.
+    /// Replaces a running container through the stages of an evolve.
     async fn replace_via_keeper(
         &self,
         docker: &Docker,
@@ -363,10 +371,10 @@ impl UpRunner<'_> {
         Ok(())
     }
 
-    /// Finishes an interrupted `up` or run.
-    async fn finish_interrupted(&self, socket: Option<&Path>) -> Result<()> {
+    /// Finishes an interrupted `up` or run, and continues a paused container. Returns whether the container was paused.
+    async fn finish_interrupted(&self, socket: Option<&Path>) -> Result<bool> {
         let Engine::Docker(docker) = self.engine else {
-            return Ok(());
+            return Ok(false);
         };
         let instance = self.instance;
         if let (Some(socket), Some(record)) = (socket, instance.read_record()?) {
@@ -378,100 +386,6 @@ impl UpRunner<'_> {
                 .await?;
         }
         self.replacer(docker).finish_interrupted().await
-    }
-
-    async fn find_own_container(&self) -> Result<Option<Container>> {
-        let name = self.instance.container_name();
-        let found = self.engine.inspect(&name).await?;
-        match &found {
-            Some(container)
-                if container.labels.get(INSTANCE_LABEL) != Some(&self.instance.name) =>
-            {
-                Err(Error::ForeignObject {
-                    what: "container",
-                    name,
-                }
-                .into())
-            }
-            _ => Ok(found),
-        }
-    }
-
-    async fn place_container(
-        &self,
-        spec: &ContainerSpec,
-        record: &InstanceRecord,
-        existing: Option<Container>,
-    ) -> Result<UpOutcome> {
-        let name = &spec.name;
-        let changes = existing.as_ref().is_none_or(|c| {
-            !self.has_current_spec(c, spec) || c.phase != ContainerPhase::Running || !c.has_ports
-        });
-        if let (true, Engine::Docker(docker)) = (changes, self.engine) {
-            // Removing the keeper revokes its earlier permissions, and prevents a second replacement at the same time.
-            let instance = self.instance;
-            KeeperContainer { docker, instance }
-                .remove_container()
-                .await?;
-        }
-        let Some(container) = existing else {
-            self.progress.report_step(&format!("creating `{name}`"));
-            self.instance.save_record(record)?;
-            self.engine.create_and_start(spec).await?;
-            return Ok(UpOutcome::Created);
-        };
-        let same = self.has_current_spec(&container, spec);
-        if same {
-            self.instance.save_record(record)?;
-        }
-        if same && container.phase == ContainerPhase::Running && container.has_ports {
-            if container.labels.get(PASSED_ENV_DIGEST_LABEL)
-                != spec.labels.get(PASSED_ENV_DIGEST_LABEL)
-            {
-                return Ok(UpOutcome::UnchangedWithOtherEnv);
-            }
-            return Ok(UpOutcome::Unchanged);
-        }
-        if same
-            && matches!(
-                container.phase,
-                ContainerPhase::Stopped | ContainerPhase::Running
-            )
-        {
-            self.progress.report_step(&format!("starting `{name}`"));
-            let started = match self.engine {
-                Engine::Docker(docker) => {
-                    let replacer = self.replacer(docker);
-                    replacer.start_with_ports(&container).await
-                }
-                Engine::Embedded(_) => self.engine.start(name).await,
-            };
-            let Err(error) = started else {
-                return Ok(UpOutcome::Started);
-            };
-            if !matches!(error.downcast_ref(), Some(Error::Precondition { .. })) {
-                return Err(error);
-            }
-            // A new container may start where this one cannot, for example after its processes were killed while
-            // paused. Its state is stored.
-            self.progress.log(&format!("{error:#}"));
-            self.engine.remove(name).await?;
-            self.engine.create_and_start(spec).await?;
-            return Ok(UpOutcome::Replaced);
-        }
-        self.progress.report_step(&format!("replacing `{name}`"));
-        match self.engine {
-            Engine::Docker(docker) => {
-                let replacer = self.replacer(docker);
-                replacer.replace(spec, record, &container).await?;
-            }
-            Engine::Embedded(_) => {
-                self.engine.remove(name).await?;
-                self.instance.save_record(record)?;
-                self.engine.create_and_start(spec).await?;
-            }
-        }
-        Ok(UpOutcome::Replaced)
     }
 
     fn replacer<'b>(&'b self, docker: &'b Docker) -> ContainerReplacer<'b> {

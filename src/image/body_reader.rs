@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_is_read_as_it_is_and_a_missing_one_is_none() {
+    fn a_body_is_read_unchanged_and_a_missing_one_is_none() {
         let project = project();
         let files = read_body_files(
             project.path(),
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_beyond_the_project_is_read() {
+    fn links_and_paths_out_of_the_project_are_refused() {
         let (project, outside) = (project(), tempfile::tempdir().unwrap());
         fs::write(outside.path().join("Dockerfile"), "secret").unwrap();
         symlink(outside.path(), project.path().join("linked")).unwrap();
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dockerfile_that_is_no_file_is_refused_and_no_other_body_taken() {
+    fn a_dockerfile_that_is_not_a_regular_file_is_refused() {
         let (project, outside) = (project(), tempfile::tempdir().unwrap());
         let dockerfile = project.path().join("body/Dockerfile");
         fs::rename(&dockerfile, outside.path().join("Dockerfile")).unwrap();
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_exchanged_while_it_is_read_leads_nowhere_else() {
+    fn a_folder_replaced_by_a_link_during_a_read_is_not_followed() {
         let (project, outside) = (project(), tempfile::tempdir().unwrap());
         fs::write(outside.path().join("file"), "secret").unwrap();
         let body = project.path().join("body");
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_counted_also_where_there_are_no_files() {
+    fn skipped_files_count_toward_the_limit_of_names() {
         let project = project();
         let few = super::MAX_BODY_NAMES / 30;
         for outer in 0..31 {
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_larger_than_allowed_is_refused() {
+    fn a_body_above_the_size_limit_is_refused() {
         let project = project();
         let big = fs::File::create(project.path().join("body/big")).unwrap();
         big.set_len(2 << 20).unwrap();

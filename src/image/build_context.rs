@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_digest_changes_with_every_part_and_with_nothing_else() {
+    fn the_digest_depends_on_binary_arguments_and_body() {
         let first = recipe().digest();
         assert_eq!(first, recipe().digest());
         let mut other = recipe();
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn the_binary_comes_from_its_image_where_one_line_alone_takes_it() {
+    fn the_binary_comes_from_its_image_when_one_plain_line_copies_it() {
         let copy = "COPY .osctl/osctl /opt/osctl/bin/osctl";
         let taken =
             format!("FROM a\nCOPY --chmod=755 .osctl/ca/ /ca/\n{copy}\nCOPY --from=a /x /y\n");

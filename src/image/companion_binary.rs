@@ -120,7 +120,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn other_systems_are_told_how_to_provide_the_linux_binary() {
+    fn other_systems_get_a_hint_about_the_linux_binary() {
         let nowhere = Path::new("/nonexistent/bin/osctl");
         assert!(default_binary_path("linux", nowhere, "amd64").is_ok());
         for system in ["macos", "windows"] {
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_binary_for_elsewhere_is_refused_with_the_reason() {
+    fn a_binary_for_another_system_is_refused_with_the_reason() {
         assert!(
             check_elf(b"#!/bin/sh\n", "amd64")
                 .unwrap_err()

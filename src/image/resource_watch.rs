@@ -142,7 +142,7 @@ mod tests {
     use super::{HostResources, ResourceShortage, find_shortage, measure_tasks, parse_meminfo};
 
     #[test]
-    fn what_is_too_little_is_named_and_small_machines_are_not_shut_out() {
+    fn a_shortage_is_relative_to_the_size_of_the_machine() {
         let fine = HostResources {
             disk: (2 << 30, 100 << 30),
             files: (1000, 2000),
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_read_as_linux_tells_it() {
+    fn memory_is_read_from_meminfo() {
         let text = "MemTotal:       24 kB\nMemFree: 1 kB\nMemAvailable:    12 kB\n";
         assert_eq!(parse_meminfo(text).unwrap(), (12 << 10, 24 << 10));
         assert!(parse_meminfo("MemTotal: 1 kB").is_err());

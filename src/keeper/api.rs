@@ -110,7 +110,7 @@ impl RunBodyRequestLimits {
         match tokio::time::timeout(self.timeout, permit).await {
             Ok(permit) => Ok(Ok(permit?)),
             Err(_) => {
-                let message = "the keeper is busy with another request for a run's body";
+                let message = "the keeper is busy with another request for the body of an evolve";
                 let error = ApiError::new(refusal::KEEPER_BUSY, message);
                 Ok(Err(error.with_hint("try again when that request has ended")))
             }
@@ -313,7 +313,7 @@ impl KeeperServer {
         out: &mut KeeperReplyWriter,
     ) -> Result<std::result::Result<(), ApiError>> {
         if by != EvolveCaller::Host {
-            let message = "only the host can stop a run";
+            let message = "only the host can stop an evolve";
             let error = ApiError::new(refusal::KEEPER_FORBIDDEN, message);
             return Ok(Err(error.with_hint("run `osctl evolve stop` on the host")));
         }
@@ -381,9 +381,9 @@ impl KeeperServer {
 fn no_such_run_error(run: &EvolveRunId) -> ApiError {
     ApiError::new(
         refusal::KEEPER_NO_SUCH_RUN,
-        format!("run `{run}` does not exist"),
+        format!("evolve {run} does not exist"),
     )
-    .with_hint("`osctl evolve history` lists the runs")
+    .with_hint("`osctl evolve history` lists the evolves")
 }
 
 async fn read_request(

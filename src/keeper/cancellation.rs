@@ -1,10 +1,8 @@
 //! Cancellation of the current run. Each stage that can be interrupted checks it.
 
 use crate::error::Result;
+use crate::protocol::evolve::CANCELLED_BY_USER;
 use tokio::sync::watch;
-
-/// Why a run was cancelled: a person asked for it.
-pub(super) const CANCELLED_BY_PERSON: &str = "a person cancelled the run";
 
 /// The cancellation flag of one run, shared by the callers that cancel the run and the stages that check it.
 #[derive(Debug, Clone)]
@@ -24,9 +22,9 @@ impl RunCancellation {
         });
     }
 
-    /// Whether a person cancelled the run, as opposed to a keeper that shuts down.
-    pub(super) fn is_by_person(&self) -> bool {
-        *self.0.borrow() == Some(CANCELLED_BY_PERSON)
+    /// Whether the user cancelled the evolve, as opposed to a keeper that shuts down.
+    pub(super) fn is_by_user(&self) -> bool {
+        *self.0.borrow() == Some(CANCELLED_BY_USER)
     }
 
     /// # Errors
@@ -66,7 +64,8 @@ impl RunCancellation {
 
 #[cfg(test)]
 mod tests {
-    use super::{CANCELLED_BY_PERSON, RunCancellation};
+    use super::RunCancellation;
+    use crate::protocol::evolve::CANCELLED_BY_USER;
 
     #[tokio::test]
     async fn a_cancellation_drops_the_running_future() {
@@ -76,23 +75,23 @@ mod tests {
                 .await
                 .is_ok_and(|n| n == 1)
         );
-        assert!(stop.check_cancelled().is_ok() && !stop.is_by_person());
+        assert!(stop.check_cancelled().is_ok() && !stop.is_by_user());
         let other = stop.clone();
         let endless = stop.run_until_cancelled(async move {
-            other.cancel_run(CANCELLED_BY_PERSON);
+            other.cancel_run(CANCELLED_BY_USER);
             std::future::pending::<crate::error::Result<()>>().await
         });
         let why = endless.await.unwrap_err().to_string();
-        assert_eq!(why, "a person cancelled the run");
+        assert_eq!(why, CANCELLED_BY_USER);
         stop.cancel_run("the keeper was stopped");
         let left = stop
             .run_until_cancelled(async { Ok(()) })
             .await
             .unwrap_err();
-        assert_eq!(left.to_string(), "a person cancelled the run");
-        assert!(stop.check_cancelled().is_err() && stop.is_by_person());
+        assert_eq!(left.to_string(), CANCELLED_BY_USER);
+        assert!(stop.check_cancelled().is_err() && stop.is_by_user());
         let other = RunCancellation::default();
         other.cancel_run("the keeper was stopped");
-        assert!(!other.is_by_person());
+        assert!(!other.is_by_user());
     }
 }

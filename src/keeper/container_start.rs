@@ -60,16 +60,16 @@ pub(super) async fn start_ended_container(
     if !matches!(error.downcast_ref(), Some(Error::PortTaken { .. })) {
         return Ok(ContainerStartOutcome::Unstartable(error));
     }
-    let unreached = |has_ended| UnreachableContainer {
+    let unreachable = |has_ended| UnreachableContainer {
         run: run.cloned(),
         container: ended.id.clone(),
         has_ended,
     };
     // Write the file before the start: if the keeper ends now, the next keeper recovers the ports.
-    unreachable_file.write(&unreached(true))?;
+    unreachable_file.write(&unreachable(true))?;
     match target.start_without_ports(&ended).await {
         Ok(()) => {
-            unreachable_file.write(&unreached(false))?;
+            unreachable_file.write(&unreachable(false))?;
             Ok(ContainerStartOutcome::WithoutPorts(error))
         }
         Err(again) if is_engine_away(&again) => Err(again),

@@ -1,6 +1,6 @@
 //! The single owner of the keeper's current activity: a run, a recovery, a watch period, or none.
 
-use super::cancellation::{self, RunCancellation};
+use super::cancellation::RunCancellation;
 use super::journal::{RunJournal, RunJournalEntry, RunJournalStep};
 use super::post_deploy_watch::{self, WatchVerdict};
 use super::recovery::{KeeperRecoveryOutcome, abandon_run, recover_from_journal};
@@ -14,10 +14,13 @@ use crate::engine::Docker;
 use crate::error::Result;
 use crate::protocol::error::ApiError;
 use crate::protocol::evolve::{
-    DEPLOY_CONFIG_FILE, DeployConfig, EvolveCaller, EvolveRecord, EvolveRunId, RunTask, refusal,
+    CANCELLED_BY_USER, DEPLOY_CONFIG_FILE, DeployConfig, EvolveCaller, EvolveRecord, EvolveRunId,
+    FORMER_DEPLOY_CONFIG_FILE, RunTask, refusal,
 };
 use anyhow::{Context, bail};
 use futures_util::future::BoxFuture;
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
@@ -82,7 +85,7 @@ impl ControllerHandle {
             sent.map_err(|_| gone())?;
             answer.await.map_err(|_| gone())?
         };
-        let late = "the keeper is still finishing an earlier run";
+        let late = "the keeper is still finishing an earlier evolve";
         let request = tokio::time::timeout(CONTROLLER_REPLY_TIMEOUT, request).await;
         request.unwrap_or_else(|_| Err(RunDenied::from(anyhow::anyhow!(late))))
     }
@@ -249,7 +252,7 @@ impl RunController {
     fn cancel_run(&self) -> std::result::Result<EvolveRunId, RunDenied> {
         let on = match &self.state {
             KeeperState::Running(run, stop) => {
-                stop.cancel_run(cancellation::CANCELLED_BY_PERSON);
+                stop.cancel_run(CANCELLED_BY_USER);
                 return Ok(run.clone());
             }
             // The recovery already ends this run.
@@ -257,8 +260,8 @@ impl RunController {
             KeeperState::Idle | KeeperState::Watching => None,
         };
         on.ok_or_else(|| {
-            let error = ApiError::new(refusal::KEEPER_NO_SUCH_RUN, "no run is in progress");
-            RunDenied::Refused(error.with_hint("`osctl evolve history` lists the runs"))
+            let error = ApiError::new(refusal::KEEPER_NO_SUCH_RUN, "no evolve is in progress");
+            RunDenied::Refused(error.with_hint("`osctl evolve history` lists the evolves"))
         })
     }
 
@@ -268,7 +271,7 @@ impl RunController {
         let step = step.ok().flatten().map(|entry| entry.step);
         let is_refusing = matches!(
             step,
-            Some(RunJournalStep::Freezing | RunJournalStep::Swapping)
+            Some(RunJournalStep::Quiescing | RunJournalStep::Swapping)
         );
         match &self.state {
             KeeperState::Running(_, stop) if is_refusing => {
@@ -365,7 +368,11 @@ fn recover_with_retries(
             }
             match retry_policy::decide_retry(refused, away) {
                 EngineRetryDecision::Retry(pause) => {
-                    tracing::info!("the recovery failed and is repeated: {error:#}");
+                    let seconds = pause.as_secs_f64();
+                    tracing::info!(
+                        seconds,
+                        "the recovery failed; the keeper repeats it: {error:#}"
+                    );
                     tokio::time::sleep(pause).await;
                 }
                 EngineRetryDecision::GiveUp => {
@@ -435,9 +442,30 @@ fn record_missing_rescue(
     Ok(KeeperOutcome::Idle)
 }
 
+/// Only a host that has never uploaded today's file has the former one: when today's file can't be read, the former one
+/// may grant what the host has withdrawn since. It holds the secrets of the former environment, so it is removed as soon
+/// as today's file is there.
+fn read_deploy_config(state_folder: &Path) -> io::Result<Vec<u8>> {
+    match std::fs::read(state_folder.join(DEPLOY_CONFIG_FILE)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            std::fs::read(state_folder.join(FORMER_DEPLOY_CONFIG_FILE))
+        }
+        read => {
+            let former = state_folder.join(FORMER_DEPLOY_CONFIG_FILE);
+            if read.is_ok()
+                && let Err(error) = std::fs::remove_file(former)
+                && error.kind() != io::ErrorKind::NotFound
+            {
+                tracing::warn!("the former deploy config can't be removed: {error}");
+            }
+            read
+        }
+    }
+}
+
 /// The deploy config that the host uploaded, with a connection to the engine.
 pub(super) async fn load_target(settings: &KeeperSettings) -> Result<DeployTarget> {
-    let text = std::fs::read(settings.state_folder.join(DEPLOY_CONFIG_FILE))
+    let text = read_deploy_config(&settings.state_folder)
         .context("the host has not uploaded a deploy config yet: run `osctl up`")?;
     let deploy_config: DeployConfig = serde_json::from_slice(&text)
         .context("the deploy config can't be read: run `osctl up` to upload it again")?;
@@ -445,4 +473,30 @@ pub(super) async fn load_target(settings: &KeeperSettings) -> Result<DeployTarge
         docker: Docker::connect_at_socket(&settings.engine_socket).await?,
         config: Arc::new(deploy_config),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DEPLOY_CONFIG_FILE, FORMER_DEPLOY_CONFIG_FILE, read_deploy_config};
+    use std::fs;
+
+    #[test]
+    fn the_former_deploy_config_is_read_only_while_there_is_no_other() {
+        let state = tempfile::tempdir().unwrap();
+        let (today, former) = (
+            state.path().join(DEPLOY_CONFIG_FILE),
+            state.path().join(FORMER_DEPLOY_CONFIG_FILE),
+        );
+        assert!(read_deploy_config(state.path()).is_err());
+        fs::write(&former, "former").unwrap();
+        assert_eq!(read_deploy_config(state.path()).unwrap(), b"former");
+        fs::create_dir(&today).unwrap();
+        assert!(read_deploy_config(state.path()).is_err());
+        assert!(former.exists());
+        fs::remove_dir(&today).unwrap();
+        fs::write(&today, "today").unwrap();
+        assert_eq!(read_deploy_config(state.path()).unwrap(), b"today");
+        assert!(!former.exists());
+        assert_eq!(read_deploy_config(state.path()).unwrap(), b"today");
+    }
 }

@@ -16,11 +16,11 @@ pub(super) async fn collect_garbage(
     run_store: &KeeperRunStore,
     entry: Option<&RunJournalEntry>,
 ) {
-    let bounds = &target.config.bounds;
+    let limits = &target.config.limits;
     let removed = async {
         let records = run_store.list_records()?;
         let images = remove_unneeded_images(target, &records, entry).await;
-        run_store.prune_runs(bounds.runs, bounds.bodies)?;
+        run_store.prune_runs(limits.runs, limits.bodies)?;
         run_store.remove_uploaded_bodies(&target.config.spec.image)?;
         images
     };
@@ -67,7 +67,7 @@ async fn remove_outdated_tags(
 ) -> Result<()> {
     let fallbacks = fallback_images(entry);
     let tags = target.docker.list_tags(&target.config.image).await?;
-    let (prefix, keep) = (target.image_tag("run-"), target.config.bounds.images);
+    let (prefix, keep) = (target.image_tag("run-"), target.config.limits.images);
     for tag in outdated_tags(&tags, &prefix, records, keep) {
         let image = target.docker.find_image(tag).await?;
         if !image.is_some_and(|image| is_last_fallback_tag(&image, &fallbacks)) {
@@ -114,7 +114,7 @@ async fn remove_dangling_images(
     entry: Option<&RunJournalEntry>,
 ) -> Result<()> {
     let images = target.docker.list_dangling_images().await?;
-    let keep = target.config.bounds.images;
+    let keep = target.config.limits.images;
     for id in unneeded_image_ids(&images, &target.config.instance, records, keep, entry) {
         target.docker.remove_image(id).await?;
     }
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn of_runs_that_succeeded_the_newest_keep_their_names() {
+    fn the_newest_successful_runs_keep_their_tags() {
         let run = |second: u32, task, status, dry_run| EvolveRecord {
             run: format!("20261121-1000{second:02}").parse().unwrap(),
             task,

@@ -60,7 +60,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn what_is_not_seen_inside_is_said() {
+    fn a_git_folder_that_is_not_visible_inside_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         let (project, git) = (folder.path(), folder.path().join(".git"));
         let above = Some(Path::new("/home/me"));

@@ -1,12 +1,13 @@
 //! Write-ahead journal of a run: each step is on the disk before the keeper starts it.
 
+use crate::atomic_write::{Durability, atomic_write, sync_folder};
 use crate::error::Result;
 use crate::protocol::evolve::EvolveRunId;
 use crate::protocol::evolve::container_reports::ExpectedState;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
-use std::fs::{self, File};
-use std::io::{ErrorKind, Write};
+use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// How far a run may have come. A step may be half done; recovery repeats it or undoes it from its beginning.
@@ -16,13 +17,16 @@ pub(super) enum RunJournalStep {
     /// An image is built or tested. The current container is not affected.
     Preparing,
     /// The current container may refuse requests.
-    Freezing,
+    #[serde(alias = "freezing")]
+    Quiescing,
     /// The old container may be renamed, without a network, and paused; the new one may exist.
     Swapping,
     /// The new container is verified: the keeper removes the old one.
-    Concluding,
+    #[serde(alias = "concluding")]
+    Finalizing,
     /// Only the new container exists, in its watch period.
-    Probation,
+    #[serde(alias = "probation")]
+    Watching,
 }
 
 /// Everything needed to continue from a step.
@@ -55,7 +59,7 @@ pub(super) struct RunJournalEntry {
 impl RunJournalEntry {
     /// The run, if it has not ended.
     pub(super) fn active_run(&self) -> Option<EvolveRunId> {
-        (self.step != RunJournalStep::Probation).then(|| self.run.clone())
+        (self.step != RunJournalStep::Watching).then(|| self.run.clone())
     }
 }
 
@@ -85,7 +89,9 @@ impl RunJournal {
     /// # Errors
     /// When the file can't be written. The caller must not start the step then.
     pub(super) fn write(&self, entry: &RunJournalEntry) -> Result<()> {
-        replace_file_synced(&self.0, &serde_json::to_vec(entry)?).context("writing the journal")
+        let text = serde_json::to_vec(entry)?;
+        atomic_write(&self.0, &text, Durability::FolderSynced).context("writing the journal")?;
+        Ok(())
     }
 
     /// Restores the earlier entry, because the run of this entry has changed nothing.
@@ -106,26 +112,9 @@ impl RunJournal {
     pub(super) fn close(&self) -> Result<()> {
         match fs::remove_file(&self.0) {
             Err(e) if e.kind() != ErrorKind::NotFound => Err(e).context("closing the journal"),
-            _ => sync_folder(&self.0),
+            _ => Ok(self.0.parent().map_or(Ok(()), sync_folder)?),
         }
     }
-}
-
-/// Replaces a file atomically: writes a temporary file beside it, syncs that to the disk and renames it.
-pub(super) fn replace_file_synced(path: &Path, content: &[u8]) -> Result<()> {
-    let temporary = path.with_extension("new");
-    let mut file = File::create(&temporary)?;
-    file.write_all(content)?;
-    file.sync_all()?;
-    fs::rename(&temporary, path)?;
-    sync_folder(path)
-}
-
-fn sync_folder(path: &Path) -> Result<()> {
-    if let Some(folder) = path.parent() {
-        File::open(folder)?.sync_all()?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -134,7 +123,7 @@ mod tests {
     use crate::keeper::test_samples::sample_entry;
 
     #[test]
-    fn what_is_written_is_read_by_who_comes_next() {
+    fn a_journal_entry_is_read_by_the_next_keeper() {
         let folder = tempfile::tempdir().unwrap();
         let journal = RunJournal::new(folder.path());
         assert_eq!(journal.read().unwrap(), None);
@@ -142,7 +131,7 @@ mod tests {
         entry.old = Some("a".into());
         journal.write(&entry).unwrap();
         let before = RunJournalEntry {
-            step: RunJournalStep::Probation,
+            step: RunJournalStep::Watching,
             ..entry.clone()
         };
         entry.step = RunJournalStep::Swapping;
@@ -161,20 +150,19 @@ mod tests {
     }
 
     #[test]
-    fn what_the_first_version_wrote_can_be_read() {
+    fn a_journal_of_the_first_version_is_readable() {
         let folder = tempfile::tempdir().unwrap();
         let text = r#"{"run":"20261120-193600","step":"probation","old":"a","running":true,"previous":"b","image":"c","expected":{"healthy_before":[],"sessions":[]},"until":5.0}"#;
         std::fs::write(folder.path().join("journal.json"), text).unwrap();
         let entry = RunJournal::new(folder.path()).read().unwrap().unwrap();
-        assert_eq!((entry.step, entry.rescues), (RunJournalStep::Probation, 0));
+        assert_eq!((entry.step, entry.rescues), (RunJournalStep::Watching, 0));
         assert_eq!((entry.proven, entry.after), (None, None));
-    }
-
-    #[test]
-    fn a_write_that_was_cut_off_leaves_what_was_before() {
-        let folder = tempfile::tempdir().unwrap();
-        let journal = RunJournal::new(folder.path());
-        std::fs::write(folder.path().join("journal.new"), "{\"run\":").unwrap();
-        assert_eq!(journal.read().unwrap(), None);
+        for (former, step) in [
+            ("freezing", RunJournalStep::Quiescing),
+            ("concluding", RunJournalStep::Finalizing),
+        ] {
+            let read = serde_json::from_value::<RunJournalStep>(former.into());
+            assert_eq!(read.ok(), Some(step));
+        }
     }
 }

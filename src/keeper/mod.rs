@@ -2,12 +2,12 @@
 //!
 //! The keeper is the same binary in its own container. It alone holds the engine's socket, has no network, and
 //! does one thing: build the image from the project's body under its rules and replace `os-host` according to the
-//! deploy config that the host uploaded. A caller decides when a run starts and states a reason, and decides nothing
-//! else.
+//! deploy config that the host uploaded. A request contains a reason, `force`, and `dry_run` or the run to roll back to,
+//! and nothing else.
 //!
 //! ```text
 //!                  fails: nothing has changed
-//!  building ──▶ testing ──▶ freezing ─────────────▶ failed
+//!  building ──▶ testing ──▶ quiescing ────────────▶ failed
 //!                             │
 //!                             ▼         fails: the old container keeps running
 //!                          swapping ──▶ verifying ──▶ rolled_back
@@ -24,13 +24,13 @@
 //! that the host created to the history ([`reconcile`]).
 //!
 //! ```text
-//!   door/keeper.sock ── from os-host ──┐
-//!                                      ├─▶ api ─▶ controller ─▶ run: one at a time
-//!   state/host.sock ── engine exec ────┘    └───▶ run_store: records and logs, read by every caller
+//!   agent-socket/keeper.sock ── from os-host ──┐
+//!                                              ├─▶ api ─▶ controller ─▶ run: one at a time
+//!   state/host.sock ── engine exec ────────────┘    └───▶ run_store: records and logs, read by every caller
 //! ```
 //!
-//! `door/keeper.sock` is the agent socket. It is in the volume `osctl-door`, which the keeper mounts at `/door` and
-//! `os-host` mounts read-only at `/run/os`.
+//! The agent socket is in the volume `osctl-agent-socket`, which the keeper mounts at `/agent-socket` and `os-host`
+//! mounts read-only at `/run/os`.
 
 mod api;
 mod cancellation;
@@ -59,7 +59,7 @@ mod target;
 mod test_samples;
 
 use crate::error::Result;
-use crate::protocol::evolve::KEEPER_IMAGE_VARIABLE;
+use crate::protocol::evolve::{AGENT_SOCKET_FOLDER, KEEPER_IMAGE_VARIABLE};
 use anyhow::Context;
 use controller::RunController;
 use journal::RunJournal;
@@ -90,7 +90,7 @@ impl Default for KeeperSettings {
     fn default() -> Self {
         Self {
             state_folder: "/state".into(),
-            socket_folder: "/door".into(),
+            socket_folder: AGENT_SOCKET_FOLDER.into(),
             project: "/repo".into(),
             engine_socket: "/var/run/docker.sock".into(),
             keeper_image: env::var(KEEPER_IMAGE_VARIABLE).ok(),

@@ -75,7 +75,7 @@ enum SwapOp {
     SaveRecord(EvolveStage),
     /// `RunExecutor::write_step`: the journal has that step.
     WriteJournal(RunJournalStep),
-    /// `RunExecutor::run_freezing`: `osctl quiesce` in the old container.
+    /// `RunExecutor::run_quiescing`: `osctl quiesce` in the old container.
     Quiesce,
     /// `RunExecutor::pause_old_container`.
     Pause,
@@ -276,8 +276,8 @@ impl SwapModel {
 
     fn stage(self, stage: EvolveStage) -> Vec<SwapOp> {
         match stage {
-            EvolveStage::Freezing => vec![
-                SwapOp::WriteJournal(RunJournalStep::Freezing),
+            EvolveStage::Quiescing => vec![
+                SwapOp::WriteJournal(RunJournalStep::Quiescing),
                 SwapOp::Quiesce,
             ],
             EvolveStage::Swapping => {
@@ -308,7 +308,7 @@ impl SwapModel {
     fn end(self, end: EvolveStage, step: RunJournalStep) -> Vec<SwapOp> {
         let mut ops = match end {
             EvolveStage::Succeeded => vec![
-                SwapOp::WriteJournal(RunJournalStep::Concluding),
+                SwapOp::WriteJournal(RunJournalStep::Finalizing),
                 SwapOp::OpenAdmission,
                 SwapOp::RemoveOld,
             ],
@@ -320,7 +320,7 @@ impl SwapModel {
                 SwapOp::AllowRestart,
                 SwapOp::Restart,
             ],
-            _ if step == RunJournalStep::Freezing => vec![SwapOp::Resume, SwapOp::Restart],
+            _ if step == RunJournalStep::Quiescing => vec![SwapOp::Resume, SwapOp::Restart],
             _ => vec![SwapOp::Restart],
         };
         if self.opens_before_the_journal && end == EvolveStage::Succeeded {
@@ -328,7 +328,7 @@ impl SwapModel {
         }
         ops.push(SwapOp::SaveRecord(end));
         ops.push(match end {
-            EvolveStage::Succeeded => SwapOp::WriteJournal(RunJournalStep::Probation),
+            EvolveStage::Succeeded => SwapOp::WriteJournal(RunJournalStep::Watching),
             _ => SwapOp::CloseJournal,
         });
         ops.retain(|op| *op != SwapOp::Restart || !self.starts_no_ended_container);

@@ -3,9 +3,10 @@
 
 use super::container_start::{ContainerStartOutcome, start_ended_container};
 use super::controller::load_target;
-use super::journal::replace_file_synced;
 use super::run_store::KeeperRunStore;
 use super::{KeeperSettings, sanitize};
+use crate::atomic_write::{Durability, atomic_write};
+use crate::backoff::Backoff;
 use crate::error::Result;
 use crate::protocol::evolve::EvolveRunId;
 use anyhow::Context;
@@ -15,9 +16,15 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The first pause; each pause is twice as long as the one before.
-const FIRST_PORT_RETRY_DELAY: Duration = Duration::from_secs(1);
-const MAX_PORT_RETRY_DELAY: Duration = Duration::from_secs(10);
+/// The delays between two attempts.
+const PORT_RETRY_BACKOFF: Backoff = Backoff {
+    first: Duration::from_secs(1),
+    max: Duration::from_secs(10),
+};
+
+const UNREACHABLE_FILE: &str = "unreachable-container.json";
+/// The file of keepers before 0.1.0.
+const FORMER_UNREACHABLE_FILE: &str = "unreached.json";
 
 /// A container without its published ports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,15 +42,26 @@ pub(super) struct UnreachableContainer {
 pub(super) struct UnreachableFile(PathBuf);
 
 impl UnreachableFile {
+    /// Gives the file of a former keeper today's name.
     pub(super) fn new(state: &Path) -> Self {
-        Self(state.join("unreached.json"))
+        let path = state.join(UNREACHABLE_FILE);
+        let former = state.join(FORMER_UNREACHABLE_FILE);
+        if former.exists()
+            && !path.exists()
+            && let Err(error) = fs::rename(&former, &path)
+        {
+            tracing::warn!("`{}` can't be renamed: {error}", former.display());
+        }
+        Self(path)
     }
 
     /// # Errors
     /// When the file can't be written.
-    pub(super) fn write(&self, unreached: &UnreachableContainer) -> Result<()> {
-        let text = serde_json::to_vec(unreached)?;
-        replace_file_synced(&self.0, &text).context("writing the port recovery file")
+    pub(super) fn write(&self, unreachable: &UnreachableContainer) -> Result<()> {
+        let text = serde_json::to_vec(unreachable)?;
+        atomic_write(&self.0, &text, Durability::FolderSynced)
+            .context("writing the port recovery file")?;
+        Ok(())
     }
 
     fn read(&self) -> Option<UnreachableContainer> {
@@ -89,19 +107,19 @@ enum PortRecoveryOutcome {
 /// Retries until every container that should have its ports has them.
 pub(super) async fn recover_ports(settings: &KeeperSettings, run_store: &KeeperRunStore) {
     let unreachable_file = UnreachableFile::new(&settings.state_folder);
-    let mut pause = FIRST_PORT_RETRY_DELAY;
-    while let Some(unreached) = unreachable_file.read() {
-        match try_recover_ports(settings, &unreachable_file, &unreached).await {
+    let mut failures = 0;
+    while let Some(unreachable) = unreachable_file.read() {
+        match try_recover_ports(settings, &unreachable_file, &unreachable).await {
             Ok(tried) => {
                 match tried {
                     PortRecoveryOutcome::PortsRestored => append_to_record(
                         run_store,
-                        unreached.run.as_ref(),
+                        unreachable.run.as_ref(),
                         "the container has its ports again",
                     ),
                     PortRecoveryOutcome::Restarted => append_to_record(
                         run_store,
-                        unreached.run.as_ref(),
+                        unreachable.run.as_ref(),
                         "the container was restarted and has its ports again",
                     ),
                     PortRecoveryOutcome::Obsolete => {}
@@ -110,28 +128,28 @@ pub(super) async fn recover_ports(settings: &KeeperSettings, run_store: &KeeperR
             }
             Err(error) => tracing::info!("the container does not have its ports yet: {error:#}"),
         }
-        tokio::time::sleep(pause).await;
-        pause = MAX_PORT_RETRY_DELAY.min(pause * 2);
+        failures += 1;
+        tokio::time::sleep(PORT_RETRY_BACKOFF.delay_after(failures)).await;
     }
 }
 
 async fn try_recover_ports(
     settings: &KeeperSettings,
     unreachable_file: &UnreachableFile,
-    unreached: &UnreachableContainer,
+    unreachable: &UnreachableContainer,
 ) -> Result<PortRecoveryOutcome> {
     let target = load_target(settings).await?;
-    let id = &unreached.container;
+    let id = &unreachable.container;
     let present = target.find_container(target.container_name()).await?;
     let Some(found) = present.filter(|found| found.id == *id) else {
         return Ok(PortRecoveryOutcome::Obsolete);
     };
-    match (found.exit_reason.is_some(), unreached.has_ended) {
+    match (found.exit_reason.is_some(), unreachable.has_ended) {
         // The container was stopped on purpose since then.
         (true, false) => return Ok(PortRecoveryOutcome::Obsolete),
         (true, true) => {
             let revived =
-                start_ended_container(&target, unreachable_file, id, unreached.run.as_ref())
+                start_ended_container(&target, unreachable_file, id, unreachable.run.as_ref())
                     .await?;
             return match revived {
                 ContainerStartOutcome::Untouched | ContainerStartOutcome::Started => {
@@ -145,13 +163,13 @@ async fn try_recover_ports(
         // The container runs again; from now on a stop is on purpose.
         (false, true) => unreachable_file.write(&UnreachableContainer {
             has_ended: false,
-            ..unreached.clone()
+            ..unreachable.clone()
         })?,
         (false, false) => {}
     }
     let ended = UnreachableContainer {
         has_ended: true,
-        ..unreached.clone()
+        ..unreachable.clone()
     };
     let again = target.restore_ports(&found, || unreachable_file.write(&ended));
     match again.await? {
@@ -179,32 +197,56 @@ fn append_to_record(run_store: &KeeperRunStore, run: Option<&EvolveRunId>, what:
 
 #[cfg(test)]
 mod tests {
-    use super::{UnreachableContainer, UnreachableFile, append_to_record};
+    use super::{
+        FORMER_UNREACHABLE_FILE, UNREACHABLE_FILE, UnreachableContainer, UnreachableFile,
+        append_to_record,
+    };
     use crate::keeper::run_store::KeeperRunStore;
     use crate::keeper::test_samples::sample_record;
     use crate::protocol::evolve::EvolveStage;
+    use std::fs;
 
     #[test]
-    fn what_is_not_reached_is_known_to_the_keeper_that_comes_next() {
+    fn the_file_of_a_former_keeper_is_read_unless_there_is_a_later_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let former = folder.path().join(FORMER_UNREACHABLE_FILE);
+        let recorded = r#"{"run":null,"container":"a","has_ended":false}"#;
+        fs::write(&former, recorded).unwrap();
+        let read = || {
+            UnreachableFile::new(folder.path())
+                .read()
+                .unwrap()
+                .container
+        };
+        assert_eq!(read(), "a");
+        assert!(!former.exists() && folder.path().join(UNREACHABLE_FILE).exists());
+        fs::write(&former, recorded.replace("\"a\"", "\"b\"")).unwrap();
+        assert_eq!(read(), "a");
+        UnreachableFile::new(folder.path()).clear();
+        assert_eq!(read(), "b");
+    }
+
+    #[test]
+    fn an_unreachable_container_is_recorded_for_the_next_keeper() {
         let folder = tempfile::tempdir().unwrap();
         let unreachable_file = UnreachableFile::new(folder.path());
         assert_eq!(unreachable_file.read(), None);
-        let unreached = UnreachableContainer {
+        let unreachable = UnreachableContainer {
             run: "20261120-193600".parse().ok(),
             container: "a".into(),
             has_ended: false,
         };
         unreachable_file.mark_as_ended();
         assert_eq!(unreachable_file.read(), None);
-        unreachable_file.write(&unreached).unwrap();
+        unreachable_file.write(&unreachable).unwrap();
         assert_eq!(
             UnreachableFile::new(folder.path()).read(),
-            Some(unreached.clone())
+            Some(unreachable.clone())
         );
         unreachable_file.mark_as_ended();
         let ended = UnreachableContainer {
             has_ended: true,
-            ..unreached
+            ..unreachable
         };
         assert_eq!(unreachable_file.read(), Some(ended));
         unreachable_file.clear();
@@ -212,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn the_history_tells_that_ports_were_missing_and_are_there_again() {
+    fn the_history_reports_recovered_ports() {
         let folder = tempfile::tempdir().unwrap();
         let run_store = KeeperRunStore::open(folder.path()).unwrap();
         let mut lost = sample_record(EvolveStage::RolledBack, "new", "old");

@@ -6,6 +6,7 @@
 
 use super::journal::{RunJournalEntry, RunJournalStep};
 use super::target::{DeployTarget, TargetHealth};
+use crate::backoff::Backoff;
 use crate::engine::ContainerPhase;
 use crate::error::Result;
 use crate::protocol::evolve::{EvolveRecord, EvolveStage, RunTask};
@@ -19,9 +20,13 @@ const MAX_WATCHED_RESTARTS: u64 = 1;
 const WATCHED_HEALTH_TIMEOUT: Duration = Duration::from_secs(20);
 /// An engine that takes longer to inspect a container is too slow for the companion's silence to count.
 const SLOW_ENGINE_THRESHOLD: Duration = Duration::from_secs(2);
-/// How many failed rescues are allowed; the pause before each is longer than the one before.
+/// How many failed rescues are allowed.
 const MAX_FAILED_RESCUES: u32 = 3;
-const RESCUE_BACKOFF_DELAY: Duration = Duration::from_secs(10);
+/// The delays before the container of a rescue is watched.
+const RESCUE_BACKOFF: Backoff = Backoff {
+    first: Duration::from_secs(10),
+    max: Duration::from_secs(30),
+};
 
 /// The result of a watch period.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,12 +66,12 @@ pub(super) async fn watch_container(
     target: &DeployTarget,
     entry: &RunJournalEntry,
 ) -> Result<WatchVerdict> {
-    tokio::time::sleep(RESCUE_BACKOFF_DELAY * entry.rescues).await;
-    let probation = Duration::from_secs(target.config.bounds.probation);
+    tokio::time::sleep(RESCUE_BACKOFF.delay_after(entry.rescues)).await;
+    let watch_period = Duration::from_secs(target.config.limits.watch_period);
     let started_at = Instant::now();
     let mut last_reply_at = started_at;
     // A monotonic clock, which is not affected when the system time is set.
-    while started_at.elapsed() < probation {
+    while started_at.elapsed() < watch_period {
         let asked_at = Instant::now();
         let Some(found) = target.find_container(target.container_name()).await? else {
             // The container was removed on purpose.
@@ -105,7 +110,7 @@ pub(super) fn has_exhausted_rescues(entry: &RunJournalEntry) -> bool {
 /// The image that a run falls back to beyond the container that it replaces. `watched` is the entry of that container
 /// and `task` is the task that created it; `None` if the container has passed its watch period.
 pub(super) fn proven_image(watched: &RunJournalEntry, task: RunTask) -> Option<String> {
-    let is_watched = watched.step == RunJournalStep::Probation;
+    let is_watched = watched.step == RunJournalStep::Watching;
     match (is_watched, task) {
         (false, _) => None,
         (true, RunTask::Evolve) => watched.proven.clone().or_else(|| watched.previous.clone()),
@@ -167,7 +172,7 @@ mod tests {
         RunJournalEntry {
             previous: Some(previous.into()),
             image: Some(image.into()),
-            ..test_samples::sample_entry(RunJournalStep::Probation)
+            ..test_samples::sample_entry(RunJournalStep::Watching)
         }
     }
 
@@ -176,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_last_is_no_refuge_for_what_came_after_it() {
+    fn an_unproven_image_ranks_after_a_proven_one() {
         let second = entry("b", "a");
         assert_eq!(proven_image(&second, RunTask::Evolve).as_deref(), Some("a"));
         let mut third = entry("c", "b");
@@ -201,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_leads_back_and_forth() {
+    fn a_rescue_does_not_return_to_an_image_that_failed() {
         let records = [brought("b", "a")];
         // `b` was left for `a`, which fails its watch period, too.
         assert!(rank_fallback_images(&entry("a", "b"), RunTask::Rescue, &records).is_empty());
@@ -218,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn one_restart_is_forgiven_and_a_loop_is_not() {
+    fn one_restart_is_no_failure_and_two_are() {
         let seen = |restarts, seconds| WatchSample {
             restarts,
             unresponsive: Duration::from_secs(seconds),

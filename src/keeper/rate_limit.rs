@@ -22,7 +22,7 @@ mod tests {
     use super::seconds_until_allowed;
 
     #[test]
-    fn one_more_is_let_in_when_the_oldest_is_an_hour_ago() {
+    fn a_run_is_allowed_when_the_oldest_is_an_hour_old() {
         assert_eq!(seconds_until_allowed(&[], 10_000.0, 2), None);
         assert_eq!(seconds_until_allowed(&[9_000.0], 10_000.0, 2), None);
         assert_eq!(

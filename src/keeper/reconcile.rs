@@ -13,7 +13,7 @@ use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage, RunTask};
 
 /// The reason in the history.
 const OUTSIDE_RUN_REASON: &str =
-    "`osctl up` or another program created this container outside of a run";
+    "`osctl up` or another program created this container outside of an evolve";
 
 /// Repairs what an earlier run, a killed engine or the host has left.
 ///
@@ -80,7 +80,7 @@ pub(super) fn recorded_image(latest: &EvolveRecord) -> Option<&str> {
 /// Moves the container under the other name back into its place if that place is free or the history names its image.
 /// Otherwise removes it.
 async fn resolve_aside_container(run_store: &KeeperRunStore, target: &DeployTarget) -> Result<()> {
-    let Some(aside) = target.find_container(&target.config.aside).await? else {
+    let Some(aside) = target.find_container(&target.config.replaced_name).await? else {
         return Ok(());
     };
     let docker = &target.docker;
@@ -92,7 +92,7 @@ async fn resolve_aside_container(run_store: &KeeperRunStore, target: &DeployTarg
         if stays && present.phase != ContainerPhase::Created {
             tracing::warn!(
                 "the keeper removes `{}`, which no run needs",
-                target.config.aside
+                target.config.replaced_name
             );
             return docker.remove(&aside.id).await;
         }
@@ -100,7 +100,7 @@ async fn resolve_aside_container(run_store: &KeeperRunStore, target: &DeployTarg
     }
     tracing::warn!(
         "the keeper moves `{}` back into its place",
-        target.config.aside
+        target.config.replaced_name
     );
     docker.set_restart_policy(&aside.id, true).await?;
     let started = match aside.phase {
@@ -165,7 +165,7 @@ fn host_created_record(
         began,
         status: EvolveStage::Succeeded,
         stages: Vec::new(),
-        gate: None,
+        failed_stage: None,
         why: None,
         log_tail: Vec::new(),
         checks: Vec::new(),
@@ -174,9 +174,9 @@ fn host_created_record(
         body: None,
         refused_ms: None,
         receipt: Vec::new(),
-        besides: Vec::new(),
+        other_state: Vec::new(),
         folder: None,
-        untold: None,
+        not_committed_because: None,
     })
 }
 
@@ -188,7 +188,7 @@ mod tests {
     use crate::protocol::evolve::{EvolveRecord, EvolveStage};
 
     #[test]
-    fn the_history_names_what_a_run_has_brought_or_what_it_has_gone_back_to() {
+    fn a_record_names_the_image_that_runs_after_it() {
         for (status, dry_run, image) in [
             (EvolveStage::Succeeded, false, "new"),
             (EvolveStage::Succeeded, true, "old"),
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_host_has_made_is_the_latest_of_the_history() {
+    fn a_container_created_by_the_host_is_the_latest_record() {
         let folder = tempfile::tempdir().unwrap();
         let run_store = KeeperRunStore::open(folder.path()).unwrap();
         let mut failed = sample_record(EvolveStage::Failed, "new", "old");

@@ -31,11 +31,11 @@ pub(super) enum KeeperRecoveryOutcome {
 /// The end of a run that was interrupted at this step; `None` if the run has ended already.
 pub(super) fn interrupted_run_end(step: RunJournalStep) -> Option<EvolveStage> {
     match step {
-        RunJournalStep::Preparing | RunJournalStep::Freezing => Some(EvolveStage::Failed),
+        RunJournalStep::Preparing | RunJournalStep::Quiescing => Some(EvolveStage::Failed),
         RunJournalStep::Swapping => Some(EvolveStage::RolledBack),
         // The new container is verified: the remaining steps can't fail for a reason of the container.
-        RunJournalStep::Concluding => Some(EvolveStage::Succeeded),
-        RunJournalStep::Probation => None,
+        RunJournalStep::Finalizing => Some(EvolveStage::Succeeded),
+        RunJournalStep::Watching => None,
     }
 }
 
@@ -89,7 +89,7 @@ async fn resume_watch(
     target: &DeployTarget,
     entry: RunJournalEntry,
 ) -> Result<KeeperRecoveryOutcome> {
-    let log = run_store.open_log(&entry.run, target.config.bounds.log)?;
+    let log = run_store.open_log(&entry.run, target.config.limits.log)?;
     let unreachable_file = UnreachableFile::new(&settings.state_folder);
     let works = match start_ended_container(
         target,
@@ -147,7 +147,7 @@ async fn finish_interrupted_run(
         target: target.clone(),
         run_store: run_store.clone(),
         journal: RunJournal::new(&settings.state_folder),
-        log: run_store.open_log(&entry.run, target.config.bounds.log)?,
+        log: run_store.open_log(&entry.run, target.config.limits.log)?,
         record,
         journal_entry: entry,
         refusing_since: None,
@@ -174,12 +174,12 @@ fn placeholder_record(entry: &RunJournalEntry) -> EvolveRecord {
         began: super::run_store::unix_seconds(),
         status: match entry.step {
             RunJournalStep::Preparing => EvolveStage::Building,
-            RunJournalStep::Freezing => EvolveStage::Freezing,
+            RunJournalStep::Quiescing => EvolveStage::Quiescing,
             RunJournalStep::Swapping => EvolveStage::Swapping,
-            RunJournalStep::Concluding | RunJournalStep::Probation => EvolveStage::Verifying,
+            RunJournalStep::Finalizing | RunJournalStep::Watching => EvolveStage::Verifying,
         },
         stages: Vec::new(),
-        gate: None,
+        failed_stage: None,
         why: None,
         log_tail: Vec::new(),
         checks: Vec::new(),
@@ -188,9 +188,9 @@ fn placeholder_record(entry: &RunJournalEntry) -> EvolveRecord {
         body: None,
         refused_ms: None,
         receipt: Vec::new(),
-        besides: Vec::new(),
+        other_state: Vec::new(),
         folder: None,
-        untold: None,
+        not_committed_because: None,
     }
 }
 
@@ -232,24 +232,24 @@ fn abandoned_record(
 ) -> EvolveRecord {
     let (status, left) = match step {
         // The new container has answered, regardless of the remaining steps.
-        RunJournalStep::Concluding | RunJournalStep::Probation => (
+        RunJournalStep::Finalizing | RunJournalStep::Watching => (
             EvolveStage::Succeeded,
             format!("the old container could not be cleaned up: {error:#}"),
         ),
         RunJournalStep::Preparing => (
             EvolveStage::Failed,
-            format!("the run could not be cleaned up: {error:#}"),
+            format!("the evolve could not be cleaned up: {error:#}"),
         ),
-        RunJournalStep::Freezing | RunJournalStep::Swapping => (
+        RunJournalStep::Quiescing | RunJournalStep::Swapping => (
             EvolveStage::Failed,
             format!("the rollback failed: {error:#}; run `osctl up` to create the container again"),
         ),
     };
     let why = record.why.iter().cloned().chain([left]);
     EvolveRecord {
-        gate: match status {
-            EvolveStage::Succeeded => record.gate,
-            _ => record.gate.or(Some(record.status)),
+        failed_stage: match status {
+            EvolveStage::Succeeded => record.failed_stage,
+            _ => record.failed_stage.or(Some(record.status)),
         },
         why: Some(why.collect::<Vec<_>>().join("; and ")),
         status,
@@ -276,25 +276,25 @@ mod tests {
     }
 
     #[test]
-    fn every_step_leads_to_a_good_end() {
+    fn every_interrupted_step_has_a_defined_end() {
         for (step, end) in [
             (RunJournalStep::Preparing, Some(EvolveStage::Failed)),
-            (RunJournalStep::Freezing, Some(EvolveStage::Failed)),
+            (RunJournalStep::Quiescing, Some(EvolveStage::Failed)),
             (RunJournalStep::Swapping, Some(EvolveStage::RolledBack)),
-            (RunJournalStep::Concluding, Some(EvolveStage::Succeeded)),
-            (RunJournalStep::Probation, None),
+            (RunJournalStep::Finalizing, Some(EvolveStage::Succeeded)),
+            (RunJournalStep::Watching, None),
         ] {
             assert_eq!(interrupted_run_end(step), end, "{step:?}");
         }
     }
 
     #[test]
-    fn what_is_given_up_is_told_as_it_is() {
+    fn an_abandoned_run_is_recorded_with_what_failed() {
         let error = anyhow::anyhow!("the engine refused it");
         let abandon = |step| abandoned_record(placeholder_record(&entry(step)), step, &error);
         let back = abandon(RunJournalStep::Swapping);
         assert_eq!(
-            (back.status, back.gate),
+            (back.status, back.failed_stage),
             (EvolveStage::Failed, Some(EvolveStage::Swapping))
         );
         assert!(back.why.unwrap().contains("the rollback failed"));
@@ -302,8 +302,11 @@ mod tests {
         assert_eq!(tried.status, EvolveStage::Failed);
         assert!(!tried.why.unwrap().contains("rollback"));
         // The new container has answered.
-        let done = abandon(RunJournalStep::Concluding);
-        assert_eq!((done.status, done.gate), (EvolveStage::Succeeded, None));
+        let done = abandon(RunJournalStep::Finalizing);
+        assert_eq!(
+            (done.status, done.failed_stage),
+            (EvolveStage::Succeeded, None)
+        );
         assert!(
             done.why
                 .unwrap()

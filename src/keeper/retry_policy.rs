@@ -1,11 +1,14 @@
 //! Retry policy for finishing an interrupted run.
 
+use crate::backoff::Backoff;
 use crate::error::Error;
 use std::time::Duration;
 
-/// The first pause; each pause is twice as long as the one before.
-const FIRST_ENGINE_RETRY_DELAY: Duration = Duration::from_millis(200);
-const MAX_ENGINE_RETRY_DELAY: Duration = Duration::from_secs(5);
+/// The delays after refusals; an engine that is away is asked with the first delay.
+const ENGINE_RETRY_BACKOFF: Backoff = Backoff {
+    first: Duration::from_millis(200),
+    max: Duration::from_secs(5),
+};
 /// How many refusals of an engine that answers are allowed: 30 seconds altogether.
 const MAX_ENGINE_REFUSALS: u32 = 10;
 /// How long the engine may be away. After that the keeper ends: its next start may bind another engine socket.
@@ -27,13 +30,9 @@ pub(super) enum EngineRetryDecision {
 pub(super) fn decide_retry(refused: u32, away: Option<Duration>) -> EngineRetryDecision {
     match away {
         Some(away) if away > ENGINE_AWAY_TIMEOUT => EngineRetryDecision::ExitKeeper,
-        Some(_) => EngineRetryDecision::Retry(FIRST_ENGINE_RETRY_DELAY),
+        Some(_) => EngineRetryDecision::Retry(ENGINE_RETRY_BACKOFF.first),
         None if refused >= MAX_ENGINE_REFUSALS => EngineRetryDecision::GiveUp,
-        None => {
-            let doubled =
-                FIRST_ENGINE_RETRY_DELAY * 2u32.saturating_pow(refused.saturating_sub(1).min(10));
-            EngineRetryDecision::Retry(doubled.min(MAX_ENGINE_RETRY_DELAY))
-        }
+        None => EngineRetryDecision::Retry(ENGINE_RETRY_BACKOFF.delay_after(refused)),
     }
 }
 
@@ -51,7 +50,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn what_is_refused_is_tried_for_half_a_minute_and_more_seldom_each_time() {
+    fn refused_requests_are_retried_with_growing_pauses_up_to_a_limit() {
         let mut whole = Duration::ZERO;
         let mut last = Duration::ZERO;
         let mut refused = 1;
@@ -69,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_that_is_away_is_waited_for_and_nothing_is_given_up() {
+    fn an_unreachable_engine_is_retried_until_the_keeper_exits() {
         let away = |seconds| decide_retry(50, Some(Duration::from_secs(seconds)));
         assert!(
             matches!(away(0), EngineRetryDecision::Retry(_))

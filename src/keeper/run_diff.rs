@@ -33,9 +33,9 @@ pub(super) fn list_run_changes(
     let files = |archive: Vec<u8>| Ok::<_, anyhow::Error>(Body::from_archive(&archive)?.files);
     let Some(after) = run_store.run_body(record)?.map(files).transpose()? else {
         return Ok(Err(match (record.task, &record.body) {
-            (RunTask::Evolve, None) => format!("run `{run}` did not read a body"),
-            (RunTask::Evolve, Some(_)) => format!("the body of run `{run}` is no longer kept"),
-            _ => format!("the body that run `{run}` rolls back to is unknown"),
+            (RunTask::Evolve, None) => format!("evolve {run} did not read a body"),
+            (RunTask::Evolve, Some(_)) => format!("the body of evolve {run} is no longer kept"),
+            _ => format!("the body that evolve {run} rolls back to is unknown"),
         }));
     };
     let before = match (run_store.previous_body(record)?, &record.previous) {
@@ -44,7 +44,7 @@ pub(super) fn list_run_changes(
         (None, None) => BodyFileMap::new(),
         (None, Some(_)) => {
             return Ok(Err(format!(
-                "the body that ran before run `{run}` is unknown"
+                "the body that ran before evolve {run} is unknown"
             )));
         }
     };
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_told_by_file_and_line() {
+    fn a_change_is_listed_by_file_and_line() {
         let before = files(&[
             ("a", b"1\n2\n3\n"),
             ("gone", b"x\n"),
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lines_of_an_answer_are_bounded_whatever_a_body_holds() {
+    fn the_size_of_a_diff_is_bounded_for_any_body() {
         let text = vec![b'\n'; super::MAX_DIFFED_FILE_BYTES];
         let names = (0..12).map(|number| format!("file-{number:02}"));
         let after: BodyFileMap = names.map(|name| (name, text.clone())).collect();
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_compared_with_what_ran_when_it_began() {
+    fn a_run_is_compared_with_the_body_that_ran_at_its_start() {
         let mut runs = RunDiffFixture::new();
         runs.upload_body("host", "by-the-host");
         let first = runs.run(RunTask::Evolve, EvolveStage::Succeeded, "one", "host");
@@ -272,12 +272,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_said_and_not_guessed() {
+    fn an_unknown_body_is_reported_as_unknown() {
         let mut runs = RunDiffFixture::new();
         let first = runs.run(RunTask::Evolve, EvolveStage::Succeeded, "one", "unknown");
         let why = runs.diff_text(&first);
         assert!(
-            why.contains("ran before run") && why.contains("unknown"),
+            why.contains("ran before evolve") && why.contains("unknown"),
             "{why}"
         );
         let back = runs.run(RunTask::Rollback, EvolveStage::Succeeded, "unknown", "one");

@@ -3,12 +3,12 @@
 use super::run_store::RunChangeNotifier;
 use crate::engine::EngineProgress;
 use crate::error::Result;
-use crate::protocol::text_sanitizer::sanitize_text;
+use crate::protocol::evolve::RunLogLine;
+use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
 /// Log lines that the record of a failed run includes.
 const MAX_RUN_LOG_TAIL_LINES: usize = 20;
@@ -52,32 +52,32 @@ impl RunLog {
 
     /// The last lines of the current stage.
     pub(super) fn tail_lines(&self) -> Vec<String> {
-        self.lock().tail.iter().cloned().collect()
+        self.inner.lock().tail.iter().cloned().collect()
     }
 
     /// Starts a stage: the tail contains only lines of this stage.
     pub(super) fn begin_stage(&self, stage: &str) {
-        self.lock().tail.clear();
-        self.write_line(&format!("== {stage}"), false);
+        self.inner.lock().tail.clear();
+        self.write_line(RunLogLine::Stage(stage));
     }
 
-    fn write_line(&self, line: &str, keep: bool) {
-        let line = sanitize_text(line);
-        let mut inner = self.lock();
-        if keep {
+    fn write_line(&self, line: RunLogLine<'_>) {
+        let text = line.to_text();
+        let mut inner = self.inner.lock();
+        if matches!(line, RunLogLine::Output(_)) {
             if inner.tail.len() == MAX_RUN_LOG_TAIL_LINES {
                 inner.tail.pop_front();
             }
             inner
                 .tail
-                .push_back(line.chars().take(MAX_RUN_LOG_LINE_CHARS).collect());
+                .push_back(text.chars().take(MAX_RUN_LOG_LINE_CHARS).collect());
         }
-        let size = line.len() as u64 + 1;
+        let size = text.len() as u64 + 1;
         match inner.remaining_bytes.checked_sub(size) {
             Some(remaining) => {
                 inner.remaining_bytes = remaining;
                 // A log that can't be written stops nothing.
-                let _ = inner.file.write_all(format!("{line}\n").as_bytes());
+                let _ = inner.file.write_all(format!("{text}\n").as_bytes());
             }
             None if !inner.is_full => {
                 (inner.remaining_bytes, inner.is_full) = (0, true);
@@ -88,31 +88,23 @@ impl RunLog {
         drop(inner);
         self.changes.notify_followers();
     }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, RunLogInner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl EngineProgress for RunLog {
     fn report_step(&self, what: &str) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         if inner.step == what {
             return;
         }
         what.clone_into(&mut inner.step);
         drop(inner);
-        self.write_line(&format!("-- {what}"), false);
+        self.write_line(RunLogLine::Step(what));
     }
 
     fn report_amount(&self, _: &str, _: u64, _: Option<u64>) {}
 
     fn log(&self, line: &str) {
-        // Indent a build's line that looks like a heading of the keeper.
-        match line.starts_with("== ") || line.starts_with("-- ") {
-            true => self.write_line(&format!(" {line}"), true),
-            false => self.write_line(line, true),
-        }
+        self.write_line(RunLogLine::Output(line));
     }
 }
 
@@ -123,18 +115,7 @@ mod tests {
     use crate::keeper::run_store::RunChangeNotifier;
 
     #[test]
-    fn what_a_build_says_is_neither_a_stage_nor_a_command_to_the_terminal() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("log");
-        let log = RunLog::open(&path, 1000, RunChangeNotifier::default()).unwrap();
-        log.log("== succeeded");
-        log.log("a\x1b]52;c;eA==\x07b\tc");
-        let text = std::fs::read_to_string(&path).unwrap();
-        assert_eq!(text, " == succeeded\na\\u{1b}]52;c;eA==\\u{7}b\tc\n");
-    }
-
-    #[test]
-    fn a_log_is_bounded_and_says_so_and_its_end_is_remembered() {
+    fn a_full_log_is_marked_and_its_last_lines_are_kept() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         let log = RunLog::open(&path, 40, RunChangeNotifier::default()).unwrap();

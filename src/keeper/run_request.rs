@@ -63,10 +63,11 @@ pub(super) async fn prepare_run(
         if let Some(wait) = rate_limit::seconds_until_allowed(
             &started_at,
             unix_seconds(),
-            target.config.bounds.hourly,
+            target.config.limits.runs_per_hour,
         ) {
-            let hourly = target.config.bounds.hourly;
-            let message = format!("the agent may start no more than {hourly} runs in an hour");
+            let runs_per_hour = target.config.limits.runs_per_hour;
+            let message =
+                format!("the agent may start no more than {runs_per_hour} evolves in an hour");
             let hint = format!("try again in {wait:.0} s");
             return Err(RunDenied::Refused(
                 ApiError::new(refusal::KEEPER_RATE_LIMITED, message).with_hint(hint),
@@ -79,7 +80,7 @@ pub(super) async fn prepare_run(
     // Only an entry about the current container counts.
     let watched = journal
         .read()?
-        .filter(|entry| entry.step == RunJournalStep::Probation && entry.image == previous);
+        .filter(|entry| entry.step == RunJournalStep::Watching && entry.image == previous);
     let task_of = |entry: &RunJournalEntry| {
         let found = records.iter().find(|record| record.run == entry.run);
         found.map_or(RunTask::Evolve, |record| record.task)
@@ -112,7 +113,7 @@ pub(super) async fn prepare_run(
         began: unix_seconds(),
         status: stage_transitions::first_stage(run_request.task),
         stages: Vec::new(),
-        gate: None,
+        failed_stage: None,
         why: None,
         log_tail: Vec::new(),
         checks: Vec::new(),
@@ -121,13 +122,13 @@ pub(super) async fn prepare_run(
         body: None,
         refused_ms: None,
         receipt: Vec::new(),
-        besides: Vec::new(),
+        other_state: Vec::new(),
         folder: target.config.body.to_str().map(str::to_owned),
-        untold: match run_request.dry_run {
+        not_committed_because: match run_request.dry_run {
             true => None,
             false => git_repository::find_commit_obstacle(
                 &settings.project,
-                target.config.above.as_deref(),
+                target.config.repository_root.as_deref(),
             )
             .map(|why| sanitize::sanitize_sentence(&why)),
         },
@@ -167,7 +168,7 @@ pub(super) async fn prepare_run(
         // Write the journal first, so that recovery ends the run, whatever else was written of it.
         journal.write(&entry)?;
         run_store.save_record(&record)?;
-        run_store.open_log(&run, target.config.bounds.log)
+        run_store.open_log(&run, target.config.limits.log)
     };
     let log = match save_and_open_log() {
         Ok(log) => log,
@@ -182,8 +183,8 @@ pub(super) async fn prepare_run(
             return Err(error.into());
         }
     };
-    if let Some(why) = &record.untold {
-        log.log(&format!("this run does not become a commit: {why}"));
+    if let Some(why) = &record.not_committed_because {
+        log.log(&format!("this evolve does not become a commit: {why}"));
     }
     // Without this copy, the run's changes can't be shown later.
     if let Err(error) = run_store.save_previous_body(&record) {
@@ -208,7 +209,7 @@ pub(super) async fn prepare_run(
 
 fn deny_no_such_run(message: impl Into<String>) -> RunDenied {
     let error = ApiError::new(refusal::KEEPER_NO_SUCH_RUN, message);
-    RunDenied::Refused(error.with_hint("`osctl evolve history` lists the runs"))
+    RunDenied::Refused(error.with_hint("`osctl evolve history` lists the evolves"))
 }
 
 /// The image to roll back to.
@@ -224,7 +225,7 @@ async fn find_rollback_image(
             let mut worth = records.iter().filter(succeeded);
             let found = worth.find(|r| r.run == *run);
             let found =
-                found.ok_or_else(|| deny_no_such_run(format!("run `{run}` did not succeed")))?;
+                found.ok_or_else(|| deny_no_such_run(format!("evolve {run} did not succeed")))?;
             found.image.clone()
         }
         None => post_deploy_watch::find_previous_image(records, present).cloned(),

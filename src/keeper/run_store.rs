@@ -2,22 +2,23 @@
 
 mod bodies;
 
-use super::journal::replace_file_synced;
 use super::run_log::RunLog;
+use crate::atomic_write::{Durability, atomic_write};
 use crate::error::Result;
 use crate::protocol::evolve::{EvolveRecord, EvolveRunId, EvolveStage, EvolveStatus};
 use anyhow::Context;
 use chrono::{DateTime, Datelike, NaiveDateTime, Timelike};
+use parking_lot::Mutex;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use tokio::sync::watch;
 
 /// Bytes of a log that are read at a time.
 const RUN_LOG_CHUNK_BYTES: u64 = 32 << 10;
 /// Why a run failed whose end no keeper recorded.
-pub(super) const KEEPER_ENDED_REASON: &str = "the keeper ended during the run";
+pub(super) const KEEPER_ENDED_REASON: &str = "the keeper ended during the evolve";
 
 /// Notifies followers that a record or log has grown.
 #[derive(Debug, Clone)]
@@ -58,20 +59,13 @@ impl KeeperRunStore {
 
     /// Sets the active run, if there is one. Every other run has ended, whether or not that could be recorded.
     pub(super) fn set_active_run(&self, run: Option<EvolveRunId>) {
-        *self
-            .active_run
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = run;
+        *self.active_run.lock() = run;
         self.changes.notify_followers();
     }
 
     /// The active run, if there is one.
     pub(super) fn active_run(&self) -> Option<EvolveRunId> {
-        let on = self
-            .active_run
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        on.clone()
+        self.active_run.lock().clone()
     }
 
     fn is_active(&self, run: &EvolveRunId) -> bool {
@@ -121,7 +115,8 @@ impl KeeperRunStore {
 
     pub(super) fn save_record(&self, record: &EvolveRecord) -> Result<()> {
         let place = self.folder_of_run(&record.run).join("record.json");
-        replace_file_synced(&place, &serde_json::to_vec(record)?)
+        let text = serde_json::to_vec(record)?;
+        atomic_write(&place, &text, Durability::FolderSynced)
             .context("writing the run's record")?;
         self.changes.notify_followers();
         Ok(())
@@ -228,7 +223,7 @@ fn with_ended_status(record: EvolveRecord) -> EvolveRecord {
         return record;
     }
     EvolveRecord {
-        gate: record.gate.or(Some(record.status)),
+        failed_stage: record.failed_stage.or(Some(record.status)),
         why: record.why.or_else(|| Some(KEEPER_ENDED_REASON.into())),
         status: EvolveStage::Failed,
         ..record
@@ -277,7 +272,7 @@ mod tests {
             began: now,
             status,
             stages: Vec::new(),
-            gate: None,
+            failed_stage: None,
             why: None,
             log_tail: Vec::new(),
             checks: Vec::new(),
@@ -286,14 +281,14 @@ mod tests {
             body: None,
             refused_ms: None,
             receipt: Vec::new(),
-            besides: Vec::new(),
+            other_state: Vec::new(),
             folder: None,
-            untold: None,
+            not_committed_because: None,
         }
     }
 
     #[test]
-    fn a_run_is_called_after_its_second() {
+    fn a_run_is_named_by_its_second() {
         for (second, run) in [
             (0, "19700101-000000"),
             (951_782_399, "20000228-235959"),
@@ -308,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_goes_back_neither_repeats_a_name_nor_makes_a_new_run_old() {
+    fn a_clock_that_is_set_back_keeps_run_names_unique_and_sorted() {
         let folder = tempfile::tempdir().unwrap();
         let run_store = KeeperRunStore::open(folder.path()).unwrap();
         let runs: Vec<_> = [9000.0, 5.0, 5.0, 9000.0, 10_000.0]
@@ -320,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_is_not_on_has_ended_whatever_is_written() {
+    fn a_recorded_run_that_is_not_active_is_read_as_ended() {
         let folder = tempfile::tempdir().unwrap();
         let run_store = KeeperRunStore::open(folder.path()).unwrap();
         let started = record(&run_store, 1000.0, EvolveStage::Testing);
@@ -332,7 +327,7 @@ mod tests {
         assert!(!run_store.read_status().unwrap().evolve_in_progress);
         let ended = run_store.read_record(&started.run).unwrap().unwrap();
         assert_eq!(
-            (ended.status, ended.gate),
+            (ended.status, ended.failed_stage),
             (EvolveStage::Failed, Some(EvolveStage::Testing))
         );
         assert_eq!(ended.why.as_deref(), Some(KEEPER_ENDED_REASON));
@@ -348,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_run_tells_how_it_stands_and_old_ones_go() {
+    fn the_status_is_of_the_newest_run_and_old_runs_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         let run_store = KeeperRunStore::open(folder.path()).unwrap();
         assert_eq!(run_store.read_status().unwrap().latest_run, None);

@@ -112,7 +112,7 @@ mod tests {
     };
 
     #[test]
-    fn a_sentence_is_short_and_no_command_to_a_terminal() {
+    fn a_sentence_is_shortened_and_sanitized() {
         assert_eq!(sanitize_sentence("it is `so`"), "it is `so`");
         assert_eq!(sanitize_sentence("\x1b[2J"), "\\u{1b}[2J");
         let long = sanitize_sentence(&"ä".repeat(5000));
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_checks_those_that_failed_are_kept() {
+    fn failed_checks_are_kept_when_there_are_too_many() {
         let check = |n: usize| EvolveCheck {
             name: n.to_string(),
             passed: n != 999,
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_of_a_receipt_is_not_kept_is_told() {
+    fn a_shortened_receipt_counts_its_omitted_rows() {
         let row = ReceiptRow {
             name: "x".into(),
             verdict: CryoVerdict::Saved,
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_new_container_has_found_counts_and_what_ended_is_still_told() {
+    fn findings_of_the_new_container_replace_earlier_ones() {
         let state = |what: &str, kept: bool, detail: &str| NonVariableState {
             what: what.into(),
             kept,

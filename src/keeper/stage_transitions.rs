@@ -10,7 +10,7 @@ pub(super) enum StageOutcome {
 }
 
 /// The first stage of a run. The image of a rollback is built already. A container that a rescue replaces crashes and
-/// has no state to freeze.
+/// has no state to store.
 pub(super) fn first_stage(task: RunTask) -> EvolveStage {
     match task {
         RunTask::Evolve => EvolveStage::Building,
@@ -25,11 +25,11 @@ pub(super) fn next_stage(stage: EvolveStage, event: StageOutcome, dry_run: bool)
     match (stage, event) {
         (EvolveStage::Building, Passed) => EvolveStage::Testing,
         (EvolveStage::Testing, Passed) if dry_run => EvolveStage::Succeeded,
-        (EvolveStage::Testing, Passed) => EvolveStage::Freezing,
-        (EvolveStage::Freezing, Passed) => EvolveStage::Swapping,
+        (EvolveStage::Testing, Passed) => EvolveStage::Quiescing,
+        (EvolveStage::Quiescing, Passed) => EvolveStage::Swapping,
         (EvolveStage::Swapping, Passed) => EvolveStage::Verifying,
         (EvolveStage::Verifying, Passed) => EvolveStage::Succeeded,
-        (EvolveStage::Building | EvolveStage::Testing | EvolveStage::Freezing, Failed) => {
+        (EvolveStage::Building | EvolveStage::Testing | EvolveStage::Quiescing, Failed) => {
             EvolveStage::Failed
         }
         (EvolveStage::Swapping | EvolveStage::Verifying, Failed) => EvolveStage::RolledBack,
@@ -56,9 +56,9 @@ mod tests {
     }
 
     #[test]
-    fn a_run_goes_through_every_gate() {
-        use EvolveStage::{Building, Freezing, Succeeded, Swapping, Testing, Verifying};
-        let all = [Building, Testing, Freezing, Swapping, Verifying, Succeeded];
+    fn a_run_passes_every_stage() {
+        use EvolveStage::{Building, Quiescing, Succeeded, Swapping, Testing, Verifying};
+        let all = [Building, Testing, Quiescing, Swapping, Verifying, Succeeded];
         assert_eq!(whole(RunTask::Evolve, false, None), all);
         assert_eq!(whole(RunTask::Rollback, false, None), all[1..]);
         assert_eq!(whole(RunTask::Rescue, false, None), all[3..]);
@@ -69,11 +69,11 @@ mod tests {
     }
 
     #[test]
-    fn before_the_swap_a_failure_changes_nothing_and_after_it_is_taken_back() {
+    fn a_failure_before_the_swap_ends_the_run_and_a_later_one_rolls_back() {
         for (stage, end) in [
             (EvolveStage::Building, EvolveStage::Failed),
             (EvolveStage::Testing, EvolveStage::Failed),
-            (EvolveStage::Freezing, EvolveStage::Failed),
+            (EvolveStage::Quiescing, EvolveStage::Failed),
             (EvolveStage::Swapping, EvolveStage::RolledBack),
             (EvolveStage::Verifying, EvolveStage::RolledBack),
         ] {
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_stays() {
+    fn an_ended_run_changes_its_stage_no_more() {
         for end in [
             EvolveStage::Succeeded,
             EvolveStage::RolledBack,

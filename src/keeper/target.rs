@@ -94,7 +94,7 @@ impl DeployTarget {
     pub(super) fn successor_spec(&self, image: &str, run: &EvolveRunId) -> Result<ContainerSpec> {
         let mut spec = self.config.spec.clone();
         spec.image = image.into();
-        set_spec_digest(&mut spec, &self.config.passing)?;
+        set_spec_digest(&mut spec, &self.config.ignored_variables)?;
         spec.labels.insert(RUN_LABEL.into(), run.to_string());
         Ok(spec)
     }

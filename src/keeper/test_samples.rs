@@ -24,7 +24,7 @@ pub(super) fn sample_entry(step: RunJournalStep) -> RunJournalEntry {
 pub(super) fn sample_record(status: EvolveStage, image: &str, previous: &str) -> EvolveRecord {
     let text = format!(
         r#"{{"run":"20261121-100000","task":"evolve","reason":null,"by":"agent","force":false,
-        "dry_run":false,"began":1,"status":"{status}","stages":[],"gate":null,"why":null,
+        "dry_run":false,"began":1,"status":"{status}","stages":[],"failed_stage":null,"why":null,
         "log_tail":[],"image":"{image}","previous":"{previous}","body":null,"refused_ms":null}}"#
     );
     serde_json::from_str(&text).unwrap()

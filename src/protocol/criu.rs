@@ -1,4 +1,4 @@
-//! Requests and replies of CRIU checkpoints, which freeze whole kernel processes.
+//! Requests and replies of CRIU checkpoints, which store whole kernel processes.
 
 use super::kernel::{DEFAULT_SESSION, KernelReport};
 use serde::{Deserialize, Serialize};
@@ -108,7 +108,8 @@ pub(crate) struct CriuRemoved {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct CriuCheck {
     pub(crate) what: String,
-    pub(crate) fine: bool,
+    #[serde(alias = "fine")]
+    pub(crate) passed: bool,
     pub(crate) detail: String,
     /// Whether checkpoints are impossible without this precondition.
     pub(crate) needed: bool,

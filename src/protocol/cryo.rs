@@ -135,7 +135,9 @@ pub(crate) struct ReloadReply {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum StoreReason {
-    Asked,
+    /// By a request of a caller.
+    #[serde(alias = "asked")]
+    Requested,
     Schedule,
     Down,
     Restart,
@@ -149,7 +151,7 @@ pub(crate) enum StoreReason {
 impl StoreReason {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
-            Self::Asked => "asked",
+            Self::Requested => "requested",
             Self::Schedule => "schedule",
             Self::Down => "down",
             Self::Restart => "restart",

@@ -189,7 +189,7 @@ pub(crate) struct Resolution {
     pub(crate) height: u16,
 }
 
-/// The reply to `GET` and `PUT /display/resolution`.
+/// The size of the screen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
 pub(crate) struct ScreenSize {
     pub(crate) width: u16,
@@ -225,7 +225,7 @@ mod tests {
     use super::format_taken_time;
 
     #[test]
-    fn a_picture_says_when_it_was_taken() {
+    fn the_time_of_a_picture_is_rfc_3339() {
         assert_eq!(
             format_taken_time(1_700_000_000_042),
             "2023-11-14T22:13:20.042Z"

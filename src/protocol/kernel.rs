@@ -22,7 +22,8 @@ pub(crate) struct Execute {
     /// Python source, with notebook semantics. The field may also be called `command`.
     #[serde(alias = "command")]
     pub(crate) code: String,
-    /// The id of the run; generated when missing. A repeated request with the same id and body returns the same run.
+    /// The id of the run; generated when missing. While the run is kept, a request with the same id, code, session,
+    /// `timeout`, `silent` and `store_history` returns this run and executes nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) id: Option<String>,
     #[serde(default = "default_session")]
@@ -185,8 +186,10 @@ pub(crate) struct RunSummary {
     pub(crate) created: f64,
     pub(crate) timing_ms: f64,
     /// Bytes written to stdout.
-    pub(crate) stdout: u64,
-    pub(crate) stderr: u64,
+    #[serde(alias = "stdout")]
+    pub(crate) stdout_bytes: u64,
+    #[serde(alias = "stderr")]
+    pub(crate) stderr_bytes: u64,
 }
 
 /// `GET /exec` and `GET /shell/runs`: the retained runs, oldest first.
@@ -209,6 +212,13 @@ pub(crate) enum RunStatus {
     Interrupted,
     /// The companion ended before the run did. The run may have been executed in part, and is not executed again.
     Lost,
+}
+
+impl RunStatus {
+    /// Whether a run with this status and time waits for other work: the time begins at the start.
+    pub(crate) fn is_queued(self, timing_ms: f64) -> bool {
+        self == Self::Running && timing_ms <= 0.0
+    }
 }
 
 /// The reply to `POST /exec` and `GET /exec/{id}`.
@@ -307,12 +317,15 @@ impl KernelReport {
     }
 }
 
-/// The state of the namespace, compared with the generation that the caller last saw.
+/// The state of the namespace compared with the generation `seen`, or else the last generation reported to a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum KernelState {
+    /// The namespace is the one that the caller saw.
     Kept,
+    /// The namespace is new and has no variables of the former one.
     Lost,
+    /// The namespace is new and has stored variables.
     Restored,
 }
 
@@ -338,4 +351,16 @@ pub(crate) struct KernelReply {
     /// Always `completed`.
     pub(crate) status: String,
     pub(crate) kernel: KernelReport,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::RunStatus;
+
+    #[test]
+    fn a_run_without_time_is_queued_until_it_ends() {
+        assert!(RunStatus::Running.is_queued(0.0));
+        assert!(!RunStatus::Running.is_queued(0.001));
+        assert!(!RunStatus::Interrupted.is_queued(0.0));
+    }
 }

@@ -110,7 +110,7 @@ pub(crate) struct HubStatus {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub(crate) struct ServerStatus {
     pub(crate) name: String,
-    /// `child`, `remote`, `built in`, or `unknown` for a refused entry.
+    /// `child`, `remote`, `built_in`, or `unknown` for a refused entry.
     pub(crate) kind: String,
     pub(crate) state: ServerState,
     /// The status in words.
@@ -139,7 +139,8 @@ pub(crate) enum ServerState {
     Starting,
     Running,
     /// The server failed, and its restart is delayed.
-    Resting,
+    #[serde(alias = "resting")]
+    BackingOff,
     /// The configuration of the server is invalid.
     Refused,
 }
@@ -208,7 +209,7 @@ impl ServerState {
             Self::Unstarted => "unstarted",
             Self::Starting => "starting",
             Self::Running => "running",
-            Self::Resting => "resting",
+            Self::BackingOff => "backing_off",
             Self::Refused => "refused",
         }
     }
@@ -220,7 +221,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_wrong_field_is_named_and_what_it_says_is_not() {
+    fn a_wrong_field_is_named_without_its_value() {
         for (wrong, why) in [
             (
                 json!({"args": "-y server --api-key sk-1"}),

@@ -32,7 +32,7 @@ mod tests {
     use super::{decode_header, encode_header};
 
     #[test]
-    fn whatever_is_said_fits_into_a_header() {
+    fn any_value_can_be_encoded_as_a_header() {
         for (value, header) in [
             ("a-b c", "a-b c"),
             (" a", "=?base64?IGE=?="),

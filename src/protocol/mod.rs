@@ -27,6 +27,7 @@ pub(crate) mod shell;
 pub(crate) mod spec;
 pub(crate) mod sse;
 pub(crate) mod text_sanitizer;
+pub(crate) mod words;
 
 /// Version of the protocol between host and companion.
 pub(crate) const PROTOCOL_VERSION: u32 = 1;

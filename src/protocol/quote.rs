@@ -18,12 +18,43 @@ pub(crate) fn quote_word(word: &[u8], is_name: bool) -> String {
     }
 }
 
+/// The command for a reader: without the quotes around its name, if the name is the same word without them.
+pub(crate) fn unquote_name(command: &str) -> String {
+    let quoted = command.strip_prefix('\'');
+    match quoted.and_then(|rest| rest.split_once('\'')) {
+        Some((name, rest))
+            if !name.is_empty()
+                && name.bytes().all(|byte| SAFE_WORD_CHARS.contains(&byte))
+                && (rest.is_empty() || rest.starts_with(' ')) =>
+        {
+            format!("{name}{rest}")
+        }
+        _ => command.into(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::quote_word;
+    use super::{quote_word, unquote_name};
 
     #[test]
-    fn bytes_that_are_not_text_arrive_too() {
+    fn a_reader_sees_the_name_of_a_command_without_needless_quotes() {
+        for (command, shown) in [
+            ("'ls' -l 'a b'", "ls -l 'a b'"),
+            ("'make'", "make"),
+            ("'my tool' -v", "'my tool' -v"),
+            ("'it'\\''s' x", "'it'\\''s' x"),
+            ("echo 'a'", "echo 'a'"),
+            ("'a'b", "'a'b"),
+            ("''", "''"),
+            ("'' -l", "'' -l"),
+        ] {
+            assert_eq!(unquote_name(command), shown);
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_not_text_are_quoted() {
         assert_eq!(quote_word(b"a\xff'", false), "$'\\x61\\xff\\x27'");
     }
 

@@ -80,7 +80,7 @@ mod tests {
     use proptest::prelude::any;
 
     #[test]
-    fn a_terminal_obeys_nothing() {
+    fn control_characters_are_escaped() {
         assert_eq!(sanitize_text("a\tb\n"), "a\tb\n");
         assert_eq!(sanitize_text("\x1b[2J\r\u{9b}x"), "\\u{1b}[2J \\u{9b}x");
         assert_eq!(
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_hidden_or_turned_around() {
+    fn invisible_and_bidirectional_characters_are_escaped() {
         assert_eq!(sanitize_text("\u{202e}gpj.exe"), "\\u{202e}gpj.exe");
         assert_eq!(
             sanitize_text("a\u{200b}b\u{e0041}"),

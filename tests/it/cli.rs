@@ -7,7 +7,7 @@ use std::fs;
 use std::process::Command;
 
 trials![
-    without_arguments_it_says_what_it_can,
+    the_help_lists_the_visible_verbs,
     a_mistyped_verb_is_a_usage_error_with_the_nearest_one,
     a_word_of_another_program_names_the_command,
     a_mistyped_option_before_the_code_is_not_code,
@@ -15,7 +15,7 @@ trials![
     an_unreachable_engine_is_named,
     without_yes_nothing_is_installed,
     init_writes_the_body_and_never_overwrites,
-    a_project_that_hands_the_machine_over_is_refused,
+    a_project_that_exposes_the_machine_is_refused,
     the_configuration_is_shown_with_its_sources_and_never_its_secrets,
     an_unknown_key_ends_every_verb_that_reads_the_configuration,
     a_file_that_is_missing_is_a_usage_error,
@@ -23,7 +23,7 @@ trials![
     the_companion_refuses_to_run_outside,
 ];
 
-fn without_arguments_it_says_what_it_can() {
+fn the_help_lists_the_visible_verbs() {
     let ran = Home::new("cli-help").run(["--help"]);
     for verb in [
         "up",
@@ -58,14 +58,17 @@ fn a_word_of_another_program_names_the_command() {
     let home = Home::new("cli-words");
     let ran = home.run(["stop"]);
     assert_eq!(ran.code, 2);
-    assert!(ran.stderr.contains("tip: `osctl down`"), "{ran:?}");
+    assert!(ran.stderr.contains("hint: `osctl down`"), "{ran:?}");
     let ran = home.run(["delete"]);
     assert!(!ran.stderr.contains("reset"), "{ran:?}");
     // Hidden verbs are not suggested.
     let ran = home.run(["verfy"]);
     assert!(ran.code == 2 && !ran.stderr.contains("'verify'"), "{ran:?}");
     assert_eq!(home.ok(["version"]).stdout, home.ok(["-V"]).stdout);
-    assert_eq!(home.ok(["ps"]).stdout, home.ok(["ls"]).stdout);
+    for list in [home.ok(["ps"]), home.ok(["ls"])] {
+        assert_eq!(list.stdout, "");
+        assert!(list.stderr.starts_with("no instances; "), "{list:?}");
+    }
 }
 
 fn a_mistyped_option_before_the_code_is_not_code() {
@@ -163,7 +166,18 @@ fn without_yes_nothing_is_installed() {
 
 fn init_writes_the_body_and_never_overwrites() {
     let home = Home::new("cli-init");
-    home.ok(["init"]);
+    for args in [
+        &["init", "no such"][..],
+        &["up", "--engine", "embedded", "--project", "no such"],
+    ] {
+        let ran = home.run(args);
+        assert_eq!(ran.code, 2, "{ran:?}");
+        let hint = "hint: `mkdir -p 'no such'` creates the folder";
+        assert!(ran.stderr.contains(hint), "{ran:?}");
+    }
+    assert!(!home.project.join("no such").exists());
+    let ran = home.ok(["init"]);
+    assert!(ran.stderr.lines().count() < 10, "{ran:?}");
     let dockerfile = home.project.join("body/Dockerfile");
     assert!(dockerfile.is_file());
     let ran = home.run(["init"]);
@@ -175,7 +189,7 @@ fn init_writes_the_body_and_never_overwrites() {
     assert_eq!(fs::read_to_string(&dockerfile).unwrap(), edited);
 }
 
-fn a_project_that_hands_the_machine_over_is_refused() {
+fn a_project_that_exposes_the_machine_is_refused() {
     let home = Home::new("cli-project");
     let state = home.folder.join(".local/state/osctl");
     let config = home.folder.join(".config");
@@ -219,9 +233,27 @@ fn the_configuration_is_shown_with_its_sources_and_never_its_secrets() {
             && line("ports.kernel").contains("OSCTL_PORTS_KERNEL")
     );
     assert!(line("bind").contains("default"));
+    let mut wrong = home.command(["config"]);
+    let wrong = Ran::from(wrong.env("OSCTL_LIMITS_MEMORY", "4x").output().unwrap());
+    let hint = "`export OSCTL_LIMITS_MEMORY=4g` sets a valid value";
+    assert!(wrong.code == 2 && wrong.stderr.contains(hint), "{wrong:?}");
     assert!(line("env").contains("API_KEY") && !ran.stdout.contains("very-secret"));
     let document = Ran::from(home.command(["--json", "config", "show"]).output().unwrap());
     assert!(!document.stdout.contains("very-secret"), "{document:?}");
+    // A named file must exist, except where it is created.
+    let ran = home.run(["--config", "own.yaml", "config"]);
+    let named = "own.yaml` does not exist; `--config` names it\n";
+    assert!(ran.code == 2 && ran.stderr.contains(named), "{ran:?}");
+    let own = home.folder.join("own.yaml");
+    home.env
+        .insert("OSCTL_CONFIG".into(), own.display().to_string());
+    let named = "own.yaml` does not exist; `OSCTL_CONFIG` names it";
+    for (verb, code) in [("config", 2), ("up", 2), ("ls", 0)] {
+        let ran = home.run([verb]);
+        assert!(ran.code == code && ran.stderr.contains(named), "{ran:?}");
+    }
+    home.ok(["config", "init"]);
+    home.ok(["ls"]);
 }
 
 fn an_unknown_key_ends_every_verb_that_reads_the_configuration() {
@@ -236,6 +268,15 @@ fn an_unknown_key_ends_every_verb_that_reads_the_configuration() {
             "{ran:?}"
         );
     }
+    // One finding names the key and what follows.
+    let ran = home.run(["doctor"]);
+    let findings: Vec<_> = ran.stdout.lines().collect();
+    let of_config = findings
+        .iter()
+        .filter(|line| line.contains(" configuration "));
+    let of_config: Vec<_> = of_config.collect();
+    let is_whole = |line: &str| line.contains("limts.memory") && line.contains("default settings");
+    assert!(of_config.len() == 1 && is_whole(of_config[0]), "{ran:?}");
 }
 
 fn a_file_that_is_missing_is_a_usage_error() {

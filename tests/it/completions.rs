@@ -16,13 +16,13 @@ trials![
     the_scripts_in_the_repository_are_those_that_the_binary_prints,
     verbs_flags_and_instances_are_completed,
     paths_inside_are_completed_while_a_container_runs,
-    what_the_line_says_decides_where_is_looked,
+    paths_are_completed_in_the_named_instance_and_session,
     bash_executes_no_name_after_tab,
 ];
 
 const SHELLS: &[&str] = &["bash", "zsh", "fish", "powershell", "elvish"];
 
-/// `OSCTL_TEST_UPDATE=1 cargo test completions` writes them anew.
+/// `OSCTL_TEST_UPDATE=1 cargo test completions` rewrites the scripts.
 fn the_scripts_in_the_repository_are_those_that_the_binary_prints() {
     let home = Home::new("completions");
     for shell in SHELLS {
@@ -53,7 +53,7 @@ pub(crate) fn complete(home: &Home, words: &[&str]) -> Vec<String> {
     ran.stdout.lines().map(str::to_owned).collect()
 }
 
-/// Asks until it is told that: what takes too long is left out, so that nobody waits for a completion.
+/// Asks until the candidates are the expected ones: a completion leaves out what takes too long.
 #[track_caller]
 pub(crate) fn assert_completes(home: &Home, words: &[&str], expected: &[&str]) {
     let begin = Instant::now();
@@ -122,7 +122,7 @@ fn paths_inside_are_completed_while_a_container_runs() {
     assert_eq!(of(&silent, "os:/root/host/completed/f"), [""; 0]);
 }
 
-fn what_the_line_says_decides_where_is_looked() {
+fn paths_are_completed_in_the_named_instance_and_session() {
     let home = shared();
     let instance = home.instance.as_str();
     fs::create_dir_all(home.files().join("looked/at/deep")).unwrap();

@@ -129,6 +129,13 @@ impl Person {
         self.ok(&["mcp", "disconnect", client, "--yes"])
     }
 
+    #[track_caller]
+    fn assert_not_connected(&self, client: &str) {
+        let ran = self.osctl(&["mcp", "disconnect", client, "--yes"]);
+        let is_refused = ran.code == 2 && ran.stderr.contains("is not connected");
+        assert!(is_refused, "{ran:?}");
+    }
+
     fn file(&self, path: &str) -> PathBuf {
         self.0.folder.join(path.replace("NAME", &self.0.instance))
     }
@@ -180,8 +187,7 @@ fn each_client_gets_the_documented_configuration() {
         assert_golden(client, "new", &person.contents(path));
         person.disconnect(client);
         assert!(!person.file(path).exists(), "{client}");
-        let again = person.disconnect(client);
-        assert!(again.stderr.contains("is not connected"), "{again:?}");
+        person.assert_not_connected(client);
     }
 }
 
@@ -408,7 +414,7 @@ fn the_backup_is_removed_with_the_entry_but_not_without_the_file() {
     // A user who has lost the file still has the backup.
     person.connect("cursor");
     fs::remove_file(&file).unwrap();
-    person.disconnect("cursor");
+    person.assert_not_connected("cursor");
     assert_eq!(fs::read_to_string(&backup).unwrap(), before);
     fs::remove_file(&backup).unwrap();
     // A file with an old entry of osctl is not a backup to restore.

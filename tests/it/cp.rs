@@ -356,6 +356,10 @@ fn a_terminal_shows_the_progress() {
     let ran = on_terminal(&command, "");
     assert_eq!(ran.code, 0, "{ran:?}");
     assert!(ran.stdout.contains("of 48.00 MiB"), "{ran:?}");
-    let quiet = home.ok(["cp", "cp-shown/large", "os:/root/host/cp-shown/"]);
+    let plain = home.ok(["cp", "cp-shown/large", "os:/root/host/cp-shown/"]);
+    let is_summary = plain.stderr.starts_with("copied 1 file, 48.00 MiB in ");
+    assert!(plain.stdout.is_empty() && is_summary, "{plain:?}");
+    assert_eq!(plain.stderr.lines().count(), 1, "{plain:?}");
+    let quiet = home.ok(["-q", "cp", "cp-shown/large", "os:/root/host/cp-shown/"]);
     assert_eq!((quiet.stdout.as_str(), quiet.stderr.as_str()), ("", ""));
 }

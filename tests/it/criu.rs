@@ -124,13 +124,15 @@ pub(crate) mod refused {
         let status = api.get("/criu/status").json();
         assert_eq!(status["available"], false);
         let message = status["message"].as_str().unwrap();
+        assert!(message.contains("osctl up --criu"), "{message}");
+        let checks = status["checks"].to_string();
         for word in [
             "without `--criu`",
             "SYS_PTRACE",
             "seccomp",
             "osctl up --criu",
         ] {
-            assert!(message.contains(word), "{message}");
+            assert!(checks.contains(word), "{checks}");
         }
         let (code, kind, message) = api.post("/criu/checkpoint", &json!({})).error();
         assert_eq!(
@@ -173,10 +175,10 @@ fn a_kernel_survives_into_another_container() {
         "/shell",
         &json!({"command": "cd /root/host; export KEPT=yes; kept() { echo function; }"}),
     );
-    let frozen = home.json(["criu", "checkpoint"]);
-    assert_eq!(frozen["status"], "completed", "{frozen}");
-    assert!(frozen["size_bytes"].as_u64().unwrap() > 100_000_000);
-    let path = frozen["path"].as_str().unwrap();
+    let taken = home.json(["criu", "checkpoint"]);
+    assert_eq!(taken["status"], "completed", "{taken}");
+    assert!(taken["size_bytes"].as_u64().unwrap() > 100_000_000);
+    let path = taken["path"].as_str().unwrap();
     assert!(path.starts_with("/data/criu/default/"), "{path}");
 
     let refused = api.post("/exec", &json!({"code": "1"}));
@@ -184,7 +186,7 @@ fn a_kernel_survives_into_another_container() {
     assert_eq!(refused.status, 503);
     assert_eq!(body["is_checkpointed"], true, "{body}");
     assert!(body["error"]["message"].as_str().unwrap().contains(path));
-    let number = frozen["generation"].as_u64().unwrap();
+    let number = taken["generation"].as_u64().unwrap();
     let hint = body["error"]["hint"].as_str().unwrap();
     let back = format!("`osctl criu restore default --generation {number}`");
     assert!(
@@ -353,7 +355,7 @@ fn a_process_continues_in_the_evolved_container() {
     for session in ["default", "lies"] {
         let mut receipt = record["receipt"].as_array().unwrap().iter();
         let kept = receipt.find(|kept| kept["session"] == session);
-        assert_eq!(kept.unwrap()["by"], "process", "{record:#}");
+        assert_eq!(kept.unwrap()["restored_by"], "process", "{record:#}");
     }
     let api = home.api();
     let refused = api.post("/exec", &json!({"code": "y", "session": "lies"}));
@@ -367,9 +369,9 @@ fn a_process_continues_in_the_evolved_container() {
     // A checkpoint of another kernel version is replaced by the stored objects.
     let quiesced = inside(home, &["quiesce", "--grace", "5"]);
     let path = format!("/containers/{}/restart?t=20", home.container());
-    let state_file = home.data().join("mind.json");
+    let state_file = home.data().join("session-state.json");
     let mut kept: Value = serde_json::from_slice(&fs::read(&state_file).unwrap()).unwrap();
-    kept["frozen"]["kernel"] = "another".into();
+    kept["checkpoints"]["kernel_digest"] = "another".into();
     fs::write(&state_file, kept.to_string()).unwrap();
     assert_eq!(Engine.send("POST", &path, &Value::Null).status, 204);
     let api = home.api();

@@ -23,7 +23,11 @@ fn obstacles_are_named_and_the_kernel_keeps_running() {
     let api = restart_kernel();
     api.exec("import socket\nx = 7\ns = socket.create_connection(('127.0.0.1', 8080))");
     let (code, kind, message) = api.post("/criu/checkpoint", &json!({})).error();
-    assert_eq!((code, kind.as_str()), (409, "not_frozen"), "{message}");
+    assert_eq!(
+        (code, kind.as_str()),
+        (409, "not_checkpointed"),
+        "{message}"
+    );
     assert!(message.contains("network socket") && message.contains("keeps running"));
     let reply =
         api.exec("s.send(b'GET /ping HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n'); s.recv(12), x");
@@ -78,7 +82,11 @@ fn changed_preconditions_are_named_and_the_running_kernel_stays() {
         (reply["result"] == r"'sleep\n'").then_some(())
     });
     let (code, kind, message) = api.post("/criu/restore", &json!({"name": "gone"})).error();
-    assert_eq!((code, kind.as_str()), (409, "taken_ids"), "{message}");
+    assert_eq!(
+        (code, kind.as_str()),
+        (409, "process_ids_in_use"),
+        "{message}"
+    );
     assert!(message.contains(&format!("{id} by `sleep`")), "{message}");
     assert_eq!(api.exec("x")["kernel"]["state"], "kept");
     for job in api.get("/jobs").json()["jobs"].as_array().unwrap() {
@@ -145,7 +153,7 @@ fn a_missing_checkpoint_is_replaced_by_its_objects() {
     assert_eq!(look("reset")["is_checkpointed"], true);
     home.ok(["reset", "--session", "reset"]);
     assert_eq!(look("reset")["error"]["type"], "NameError");
-    assert!(!home.data().join("criu/.frozen/reset.json").exists());
+    assert!(!home.data().join("criu/.markers/reset.json").exists());
     // When the process cannot be restored, its objects are reloaded; without the objects the session stays
     // checkpointed.
     fs::write(home.files().join("map.bin"), "y".repeat(8192)).unwrap();
@@ -154,9 +162,9 @@ fn a_missing_checkpoint_is_replaced_by_its_objects() {
     fs::rename(&objects, &aside).unwrap();
     let request = json!({"session": "laid"});
     let (code, kind, _) = api.post("/criu/restore", &request).error();
-    assert_eq!((code, kind.as_str()), (409, "other_files"));
+    assert_eq!((code, kind.as_str()), (409, "files_changed"));
     assert_eq!(look("laid")["is_checkpointed"], true);
-    assert!(home.data().join("criu/.frozen/laid.json").exists());
+    assert!(home.data().join("criu/.markers/laid.json").exists());
     fs::rename(&aside, &objects).unwrap();
     let back = restore(&api, request);
     assert_eq!(back["kernel"]["state"], "restored", "{back}");
@@ -231,7 +239,11 @@ fn a_killed_criu_leaves_a_kernel_and_nothing_else() {
     let (code, kind, message) = api
         .post("/criu/checkpoint", &json!({"name": "killed"}))
         .error();
-    assert_eq!((code, kind.as_str()), (409, "not_frozen"), "{message}");
+    assert_eq!(
+        (code, kind.as_str()),
+        (409, "not_checkpointed"),
+        "{message}"
+    );
     assert!(message.contains("killed by signal 25"), "{message}");
     // The moment of the kill decides whether the kernel survives; the reply reports the result.
     let reply = api.exec_with(json!({"code": "'x' in globals()", "seen": seen}));

@@ -1,4 +1,4 @@
-//! Stores beside a stop, and receipts beside what a restart brings back.
+//! Stores that run while the container stops, and receipts compared with the state after a restart.
 
 use crate::cryo::{reloaded, stored};
 use crate::durable_runs::ask;
@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 use std::fs;
 
 trials![
-    a_store_by_hand_beside_the_one_at_the_stop_is_what_was_acknowledged,
-    a_receipt_is_what_a_restart_brings_back,
+    an_acknowledged_store_survives_a_concurrent_stop,
+    a_restart_restores_what_the_receipt_promised,
 ];
 
 /// The container stops while a store by hand is on its way: it ends in time, or is cut.
-fn a_store_by_hand_beside_the_one_at_the_stop_is_what_was_acknowledged() {
+fn an_acknowledged_store_survives_a_concurrent_stop() {
     let home = shared();
     assert_eq!(home.api().post("/reset", &json!({})).status, 200);
     let mark = home.files().join("storing");
@@ -62,7 +62,7 @@ fn a_store_by_hand_beside_the_one_at_the_stop_is_what_was_acknowledged() {
 }
 
 /// Each variable that a receipt calls saved is back, beside one that can't be stored as it is.
-fn a_receipt_is_what_a_restart_brings_back() {
+fn a_restart_restores_what_the_receipt_promised() {
     let home = shared();
     let api = home.api();
     assert_eq!(api.post("/reset", &json!({})).status, 200);
@@ -106,7 +106,11 @@ fn a_receipt_is_what_a_restart_brings_back() {
     let found = generations.find(|found| found["generation"] == reply["generation"]);
     let found = found.unwrap_or_else(|| panic!("{listed}"));
     for word in ["altered", "unverified", "lost"] {
-        assert_eq!(found[word], count(word), "{word}: {found}");
+        assert_eq!(
+            found[format!("{word}_count")],
+            count(word),
+            "{word}: {found}"
+        );
     }
     let table = home.ok(["cryo", "list"]).stdout;
     for head in ["ALTERED", "UNVERIFIED", "LOST"] {

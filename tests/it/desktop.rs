@@ -222,6 +222,13 @@ fn a_screenshot_is_cut_and_scaled_and_states_its_size_and_time() {
     let ran = home.run(["screenshot", path, "--region", "0,0,1,99999"]);
     assert_eq!(ran.code, 2, "{ran:?}");
     assert_eq!(Picture::read(&fs::read(&file).unwrap()), part);
+    for (path, why) in [
+        ("nosuch/shot.png", "the folder of"),
+        ("shot.jpg", "is a PNG file"),
+    ] {
+        let ran = home.run(["screenshot", path]);
+        assert!(ran.code == 2 && ran.stderr.contains(why), "{ran:?}");
+    }
 }
 
 fn invalid_requests_are_refused_and_not_partly_done() {

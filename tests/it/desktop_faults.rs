@@ -4,7 +4,7 @@ use crate::desktop::{
     BACKGROUND, Picture, instance, is_background, is_ready, screenshot, vnc, wait_until_settled,
 };
 use crate::desktop_memory::{read, wait_until_stored};
-use crate::desktop_person::{CONNECTED, open_page, restore_size, wait_until_screen_fits};
+use crate::desktop_user::{CONNECTED, open_page, restore_size, wait_until_screen_fits};
 use crate::harness::{Api, Engine, Home};
 use crate::pages::page;
 use crate::trials;

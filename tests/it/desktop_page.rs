@@ -2,7 +2,7 @@
 //! connection.
 
 use crate::desktop::{instance, put};
-use crate::desktop_person::{CONNECTED, open_page, restore_size, wait_until_screen_fits};
+use crate::desktop_user::{CONNECTED, open_page, restore_size, wait_until_screen_fits};
 use crate::harness::Api;
 use crate::trials;
 use crate::web::Page;

@@ -1,6 +1,7 @@
 //! The documentation: links resolve, every page is listed, and the commands that it shows exist.
 
 use crate::commands::Ran;
+use crate::packages::{install_tool, succeed};
 use crate::trials;
 use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,6 +12,7 @@ use std::process::Command;
 trials![
     every_link_and_anchor_resolves,
     every_page_is_in_the_summary,
+    mdbook_makes_a_page_of_each_document = "docs::every_page_is_in_the_summary",
     the_readme_has_at_most_two_hundred_lines,
     every_command_that_is_shown_parses,
     every_example_in_the_help_parses,
@@ -175,6 +177,30 @@ fn every_page_is_in_the_summary() {
     for path in pages.keys() {
         let is_listed = listed.contains(path) || path == summary || !path.starts_with("docs");
         assert!(is_listed, "`{}` is not in {SUMMARY}", path.display());
+    }
+}
+
+fn mdbook_makes_a_page_of_each_document() {
+    let mdbook = install_tool("mdbook", "0.5.4", &["--no-default-features"]);
+    let book = tempfile::tempdir().unwrap();
+    let mut build = Command::new(mdbook);
+    let built = succeed(build.arg("build").arg("--dest-dir").arg(book.path()));
+    for word in ["WARN", "ERROR"] {
+        assert!(!built.stderr.contains(word), "{}", built.stderr);
+    }
+    for path in pages().keys() {
+        let Ok(page) = path.strip_prefix("docs") else {
+            continue;
+        };
+        // mdbook makes `index.html` of a README, and a sidebar of the summary.
+        let html = match page.file_name().and_then(|name| name.to_str()) {
+            Some("README.md") => page.with_file_name("index.html"),
+            Some("SUMMARY.md") => continue,
+            _ => page.with_extension("html"),
+        };
+        let text = fs::read_to_string(book.path().join(&html));
+        let text = text.unwrap_or_else(|error| panic!("{html:?}: {error}"));
+        assert!(text.contains("</h1>"), "{html:?} has no title");
     }
 }
 

@@ -302,8 +302,10 @@ fn requests_repeated_across_kills_are_executed_once() {
         let workers: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(worker)).collect();
         for _ in 0..KILLS {
             thread::sleep(Duration::from_millis(random.below(700) as u64));
-            api.until("an answer", generation);
+            let was = api.until("an answer", generation);
             kill_companion(&home);
+            // The engine answers before the kill happens.
+            wait_for_new_companion(&api, was);
         }
         is_done.store(true, Ordering::Relaxed);
         for worker in workers {

@@ -63,8 +63,12 @@ fn the_embedded_engine_runs_and_says_that_it_does_not_isolate() {
     assert_eq!(home.api().exec("'x' in globals()")["result"], "False");
     assert!(home.ok(["logs"]).stdout.contains("kernel is ready"));
     let unknown = home.run(["logs", "nobody"]);
-    assert_eq!((unknown.code, unknown.stdout.as_str()), (1, ""));
-    assert!(unknown.stderr.contains("no log lines from `nobody`"));
+    assert_eq!((unknown.code, unknown.stdout.as_str()), (2, ""));
+    let expected = "the service `nobody` does not exist; the services are kernel";
+    assert!(unknown.stderr.contains(expected), "{unknown:?}");
+    let unknown = home.json(["logs", "-f", "kernle"]);
+    let hint = unknown["error"]["hint"].as_str().unwrap();
+    assert!(hint.ends_with("logs kernel`?"), "{unknown}");
     assert!(home.ok(["up"]).stdout.contains("is up to date"));
     home.down();
     assert!(!home.state().exists());

@@ -3,6 +3,7 @@
 //! The trials use a small body: a kernel and one MCP server, no desktop.
 
 use crate::commands::Followed;
+use crate::evolve_repair::images;
 use crate::harness::{Engine, EngineAt, Home};
 use crate::instance::container_id;
 use crate::second_engine::{Second, until};
@@ -96,7 +97,7 @@ pub(crate) fn write_small(home: &Home, base: &str) {
         &json!({"mcpServers": {"echo": echo}}).to_string(),
     );
     home.write_config(&format!(
-        "base: {base}\ndesktop:\n  run: \"off\"\nevolve:\n  start: 20\n  grace: 2\n  probation: 12\n"
+        "base: {base}\ndesktop:\n  run: \"off\"\nevolve:\n  start: 20\n  grace: 2\n  watch_period: 12\n"
     ));
 }
 
@@ -202,10 +203,10 @@ fn a_changed_body_replaces_the_container_and_keeps_the_variables() {
         .iter()
         .map(|s| s["stage"].as_str().unwrap())
         .collect();
-    let all = ["building", "testing", "freezing", "swapping", "verifying"];
+    let all = ["building", "testing", "quiescing", "swapping", "verifying"];
     assert_eq!(stages, all);
     assert_eq!(
-        (&record["by"], &record["reason"]),
+        (&record["requested_by"], &record["reason"]),
         (&json!("host"), &json!("more of it"))
     );
     assert!(record["refused_seconds"].as_f64().unwrap() > 0.0);
@@ -225,7 +226,7 @@ fn a_changed_body_replaces_the_container_and_keeps_the_variables() {
     write(&home, "kernel/more.py", "\"\"\"Still more.\"\"\"\n");
     home.ok(["evolve"]);
     assert_one_that_remembers(&home);
-    let run = latest(&home)["run"].as_str().unwrap().to_owned();
+    let run = latest(&home)["id"].as_str().unwrap().to_owned();
     let diff = home.ok(["evolve", "diff", &run]).stdout;
     assert!(
         diff.contains("-\"\"\"More.\"\"\"\n+\"\"\"Still more.\"\"\""),
@@ -263,7 +264,7 @@ fn the_agent_evolves_itself_and_uses_the_new_body() {
     });
     let record = latest(&home);
     assert_eq!(
-        (&record["run"], &record["by"]),
+        (&record["id"], &record["requested_by"]),
         (&json!(run), &json!("agent"))
     );
     assert_one_that_remembers(&home);
@@ -291,7 +292,7 @@ fn no_other_command_replaces_the_container_during_a_run() {
         &(DOCKERFILE.to_owned() + "RUN sleep 120\n"),
     );
     let started = home.json(["evolve", "--detach"]);
-    let run = started["run"].as_str().unwrap();
+    let run = started["id"].as_str().unwrap();
     for args in [
         &["up"][..],
         &["down"],
@@ -302,7 +303,7 @@ fn no_other_command_replaces_the_container_during_a_run() {
         let ran = home.run(args);
         assert_eq!(ran.code, 4, "{args:?}: {ran:?}");
         assert!(
-            ran.stderr.contains(&format!("`{run}` is in progress")),
+            ran.stderr.contains(&format!("evolve {run} is in progress")),
             "{ran:?}"
         );
         assert!(ran.stderr.contains("evolve stop` cancels it"), "{ran:?}");
@@ -314,7 +315,7 @@ fn no_other_command_replaces_the_container_during_a_run() {
         &(DOCKERFILE.to_owned() + "RUN sleep 2\n"),
     );
     let started = home.json(["evolve", "--detach"]);
-    let run = started["run"].as_str().unwrap();
+    let run = started["id"].as_str().unwrap();
     let followed = home.ok(["evolve", "logs", "-f", run]);
     assert!(followed.stdout.contains("-- succeeded"), "{followed:?}");
     assert_one_that_remembers(&home);
@@ -336,28 +337,30 @@ fn no_other_command_replaces_the_container_during_a_run() {
     // `evolve stop` cancels the run.
     let stopped = home.ok(["evolve", "stop"]);
     assert!(
-        stopped.stderr.contains("nothing was changed"),
+        stopped
+            .stderr
+            .contains("was cancelled while building; nothing was changed"),
         "{stopped:?}"
     );
     let record = latest(&home);
     assert_eq!(
-        (&record["status"], &record["gate"], &record["why"]),
+        (&record["status"], &record["failed_stage"], &record["why"]),
         (
             &json!("failed"),
             &json!("building"),
-            &json!("a person cancelled the run")
+            &json!("the user cancelled the evolve")
         )
     );
     assert_one_that_remembers(&home);
     let ran = home.run(["evolve", "stop"]);
     assert!(
-        ran.code == 2 && ran.stderr.contains("no run is in progress"),
+        ran.code == 2 && ran.stderr.contains("no evolve is in progress"),
         "{ran:?}"
     );
     let image = format!(
         "os-{}:run-{}",
         home.instance,
-        record["run"].as_str().unwrap()
+        record["id"].as_str().unwrap()
     );
     assert_eq!(Engine.get(&format!("/images/{image}/json")).status, 404);
     // `down --force` also works during a run.
@@ -389,6 +392,10 @@ fn a_dry_run_changes_nothing() {
     let ran = home.run(["evolve", "rollback"]);
     assert_eq!(ran.code, 2, "{ran:?}");
     assert!(ran.stderr.contains("no previous image"), "{ran:?}");
+    write(&home, "Dockerfile", "FROM debian\n");
+    let ran = home.run(["evolve", "--dry-run"]);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert!(ran.stderr.contains("error: evolve 20"), "{ran:?}");
     home.down();
 }
 
@@ -411,7 +418,7 @@ fn a_run_without_a_commit_reports_the_reason() {
                 .contains(why),
             "{record:#}"
         );
-        let run = record["run"].as_str().unwrap();
+        let run = record["id"].as_str().unwrap();
         let log = home.ok(["evolve", "logs", run]).stdout;
         assert!(
             log.contains(&format!("does not become a commit: {why}")),
@@ -459,7 +466,7 @@ fn the_state_of_the_keeper_survives_down_and_not_purge() {
     home.up();
     write(&home, "kernel/more.py", "\"\"\"More.\"\"\"\n");
     home.ok(["evolve"]);
-    let run = latest(&home)["run"].clone();
+    let run = latest(&home)["id"].clone();
     home.ok(["down"]);
     let keeper = format!("os-keeper-{}", home.instance);
     assert_eq!(
@@ -468,17 +475,19 @@ fn the_state_of_the_keeper_survives_down_and_not_purge() {
     );
     let ran = home.run(["evolve", "status"]);
     assert_eq!(ran.code, 3, "{ran:?}");
+    // The volume of a former version.
+    let volume = |name: &str| format!("/volumes/{name}-{}", home.instance);
+    let former = json!({
+        "Name": format!("osctl-door-{}", home.instance),
+        "Labels": {"osctl.instance": home.instance},
+    });
+    assert_eq!(Engine.send("POST", "/volumes/create", &former).status, 201);
     home.up();
-    assert_eq!(latest(&home)["run"], run);
+    assert_eq!(latest(&home)["id"], run);
     home.down();
-    for volume in ["osctl-keeper", "osctl-door"] {
-        let path = format!("/volumes/{volume}-{}", home.instance);
-        assert_eq!(Engine.get(&path).status, 404, "{path}");
+    for name in ["osctl-keeper", "osctl-agent-socket", "osctl-door"] {
+        assert_eq!(Engine.get(&volume(name)).status, 404, "{name}");
     }
-    let images = Engine.get("/images/json").json().to_string();
-    assert!(
-        !images.contains(&format!("\"os-{}:", home.instance)),
-        "{images}"
-    );
+    assert_eq!(images(&home), [Value::Null; 0]);
     assert!(!Path::new(&home.data()).exists());
 }

@@ -1,4 +1,4 @@
-//! Trials of bodies that do not work: a gate rejects each, the old container answers, and nothing is lost.
+//! Tests of bodies that do not work: a stage rejects each, the old container answers, and nothing is lost.
 
 use crate::evolve::{
     DOCKERFILE, assert_one_that_remembers, assert_remembers, configure, latest, on_second, read,
@@ -22,15 +22,15 @@ trials![
     a_disk_that_fills_while_building_changes_nothing,
 ];
 
-/// Evolves to a body that must fail at that gate for that reason.
+/// Evolves to a body that must fail in that stage for that reason.
 #[track_caller]
-fn assert_fails(home: &Home, gate: &str, status: &str, why: &str) -> Value {
+fn assert_fails(home: &Home, stage: &str, status: &str, why: &str) -> Value {
     let before = container_id(home);
     let record = home.json(["evolve"]);
     let field = |key: &str| record[key].as_str().unwrap_or_default().to_owned();
     assert_eq!(
-        (field("gate").as_str(), field("status").as_str()),
-        (gate, status),
+        (field("failed_stage").as_str(), field("status").as_str()),
+        (stage, status),
         "{record:#}"
     );
     let reasons = format!("{}\n{}", field("why"), record["log_tail"]);
@@ -44,10 +44,10 @@ fn a_body_that_does_not_build_or_start_changes_nothing() {
     let home = small("it-evolve-bad");
     home.up();
     remember(&home);
-    let fails = |path: &str, text: &str, gate: &str, why: &str| {
+    let fails = |path: &str, text: &str, stage: &str, why: &str| {
         let whole = read(&home, path);
         write(&home, path, text);
-        assert_fails(&home, gate, "failed", why);
+        assert_fails(&home, stage, "failed", why);
         write(&home, path, &whole);
     };
     let more = |line: &str| format!("{DOCKERFILE}{line}\n");
@@ -97,7 +97,7 @@ fn a_body_that_does_not_build_or_start_changes_nothing() {
     let own = "#!/bin/sh\necho my own check says no >&2\nexit 1\n";
     write(&home, "selftest.d/10-mine", own);
     assert_fails(&home, "testing", "failed", "my own check says no");
-    let quick = "evolve:\n  build: 3\n  start: 20\n  grace: 2\n  probation: 12\n";
+    let quick = "evolve:\n  build: 3\n  start: 20\n  grace: 2\n  watch_period: 12\n";
     configure(&home, quick);
     fs::remove_file(home.project.join("body/selftest.d/10-mine")).unwrap();
     home.up();
@@ -161,8 +161,8 @@ fn a_body_that_fails_after_the_swap_is_rolled_back_without_a_restart() {
 /// A small body with a watch period that is longer than the trial.
 fn small_with_long_watch(name: &str) -> Home {
     let mut home = small(name);
-    let probation = ("OSCTL_EVOLVE_PROBATION".into(), "120".into());
-    home.env.extend([probation]);
+    let watch_period = ("OSCTL_EVOLVE_PROBATION".into(), "120".into());
+    home.env.extend([watch_period]);
     home
 }
 
@@ -208,12 +208,12 @@ fn no_rescue_returns_to_an_image_that_did_not_pass() {
     );
     let third = home.json(["evolve"]);
     assert_eq!(
-        (&third["status"], &third["previous"]),
+        (&third["status"], &third["previous_image"]),
         (&"succeeded".into(), &second)
     );
     // A failed run does not end the watch period of the running container.
     write(&home, "Dockerfile", "FROM debian\n");
-    assert_eq!(home.json(["evolve"])["gate"], "building");
+    assert_eq!(home.json(["evolve"])["failed_stage"], "building");
     std::fs::write(home.files().join("crash"), "").unwrap();
     until("the end of the keeper's rescue", || {
         let record = latest(&home);
@@ -236,8 +236,8 @@ fn code_that_does_not_end_keeps_its_container_unless_forced() {
     write(&home, "kernel/more.py", "\"\"\"More.\"\"\"\n");
     let record = home.json(["evolve"]);
     assert_eq!(
-        (&record["gate"], &record["status"]),
-        (&"freezing".into(), &"failed".into()),
+        (&record["failed_stage"], &record["status"]),
+        (&"quiescing".into(), &"failed".into()),
         "{record:#}"
     );
     let id = started["id"].as_str().unwrap();
@@ -254,7 +254,7 @@ fn code_that_does_not_end_keeps_its_container_unless_forced() {
     let record = home.json(["evolve"]);
     let why = record["why"].as_str().unwrap();
     assert!(
-        record["gate"] == "freezing" && why.contains("is paused"),
+        record["failed_stage"] == "quiescing" && why.contains("is paused"),
         "{record:#}"
     );
     let unpause = pause.replace("/pause", "/unpause");
@@ -263,7 +263,7 @@ fn code_that_does_not_end_keeps_its_container_unless_forced() {
     kill(companion(&home), Signal::SIGSTOP).unwrap();
     let record = home.json(["evolve", "--force"]);
     assert_eq!(record["status"], "succeeded", "{record:#}");
-    let log = home.ok(["evolve", "logs", record["run"].as_str().unwrap()]);
+    let log = home.ok(["evolve", "logs", record["id"].as_str().unwrap()]);
     assert!(log.stdout.contains("does not answer"), "{log:?}");
     assert_one_that_remembers(&home);
     home.down();
@@ -287,7 +287,7 @@ fn a_disk_that_fills_while_building_changes_nothing() {
     write(&home, "Dockerfile", &format!("{DOCKERFILE}{big}\n"));
     let record = home.json(["evolve"]);
     assert_eq!(
-        (&record["gate"], &record["status"]),
+        (&record["failed_stage"], &record["status"]),
         (&"building".into(), &"failed".into()),
         "{record:#}"
     );

@@ -23,7 +23,7 @@ fn a_body_reaches_nothing_beyond_itself() {
     let refused = |why: &str| {
         let record = home.json(["evolve"]);
         assert_eq!(
-            (&record["gate"], &record["status"]),
+            (&record["failed_stage"], &record["status"]),
             (&json!("building"), &json!("failed")),
             "{record:#}"
         );
@@ -31,7 +31,7 @@ fn a_body_reaches_nothing_beyond_itself() {
             record["why"].as_str().unwrap().contains(why),
             "{why}: {record:#}"
         );
-        let run = record["run"].as_str().unwrap();
+        let run = record["id"].as_str().unwrap();
         assert_logged(&home, &format!("run={run} "), why);
     };
     for (line, why) in [
@@ -61,7 +61,7 @@ fn a_body_reaches_nothing_beyond_itself() {
         write(&home, "Dockerfile", &format!("{DOCKERFILE}{line}\n"));
         refused(why);
         if line.starts_with("LABEL") {
-            let run = latest(&home)["run"].as_str().unwrap().to_owned();
+            let run = latest(&home)["id"].as_str().unwrap().to_owned();
             let log = home.ok(["evolve", "logs", &run]).stdout;
             assert!(log.contains("labels `a.b`, `osctl.instance`"), "{log}");
         }
@@ -75,7 +75,7 @@ fn a_body_reaches_nothing_beyond_itself() {
     write(&home, "Dockerfile", DOCKERFILE);
     // Links to any target.
     for target in [
-        "/state/charge.json",
+        "/state/deploy-config.json",
         "/var/run/docker.sock",
         "../../../..",
         "/",
@@ -86,7 +86,7 @@ fn a_body_reaches_nothing_beyond_itself() {
     }
     // A link as the Dockerfile or the body is refused, and no other body is used instead.
     fs::remove_file(body.join("Dockerfile")).unwrap();
-    symlink("/state/charge.json", body.join("Dockerfile")).unwrap();
+    symlink("/state/deploy-config.json", body.join("Dockerfile")).unwrap();
     refused("`Dockerfile` is not a regular file");
     fs::remove_file(body.join("Dockerfile")).unwrap();
     write(&home, "Dockerfile", DOCKERFILE);
@@ -120,7 +120,7 @@ const PLANTED_SETTINGS: [&str; 14] = [
     "companion: /repo/osctl",
     "engine: embedded",
     "limits: {memory: 64g}",
-    "evolve: {probation: 0, grace: 100000}",
+    "evolve: {watch_period: 0, grace: 100000}",
     "desktop: {run: always}",
 ];
 
@@ -170,10 +170,10 @@ fn a_planted_configuration_gains_nothing() {
     }
     // `up` waits for neither a pipe nor an endless device.
     for (planted, why) in [
-        ("os.mkfifo('/repo/osctl.yaml')", "not a regular file"),
+        ("os.mkfifo('/repo/osctl.yaml')", "the file is not regular"),
         (
             "os.symlink('/dev/zero', '/repo/osctl.yaml')",
-            "it is a link",
+            "the file is a link",
         ),
     ] {
         let reply = api.exec(&format!(

@@ -51,7 +51,7 @@ pub(crate) const POINTS: [&str; 9] = [
     "building: building the image",
     "testing: waiting until the container is healthy",
     "testing: running the self-test",
-    "freezing",
+    "quiescing",
     "swapping: setting the old container aside",
     "swapping: starting the new container",
     "verifying: checking variables, ports and services",
@@ -107,7 +107,7 @@ pub(crate) fn assert_history_matches(home: &Home, point: &str) {
     match record["status"].as_str().unwrap() {
         "succeeded" => assert_eq!(record["image"], image, "{point}: {record:#}"),
         "rolled_back" | "failed" => {
-            assert_eq!(record["previous"], image, "{point}: {record:#}");
+            assert_eq!(record["previous_image"], image, "{point}: {record:#}");
             assert!(record["why"].is_string(), "{point}: {record:#}");
         }
         other => panic!("{point}: {other}"),
@@ -147,7 +147,7 @@ fn kill_the_keeper(extent: Extent) {
         );
         home.ok(["evolve"]);
         kill(process(&home, &keeper).unwrap(), Signal::SIGKILL).unwrap();
-        assert_finished(&home, "probation");
+        assert_finished(&home, "watch period");
         restart(&home, &keeper);
     }
     // During a rollback.
@@ -272,11 +272,15 @@ fn kill_the_host(extent: Extent) {
     if extent == Extent::Swap {
         return home.down();
     }
-    write(&home, "kernel/more.py", "\"\"\"On probation.\"\"\"\n");
+    write(
+        &home,
+        "kernel/more.py",
+        "\"\"\"In the watch period.\"\"\"\n",
+    );
     home.ok(["evolve"]);
     let new = container_id(&home);
-    kill_process(&home, &new, "probation");
-    assert_finished(&home, "probation");
+    kill_process(&home, &new, "watch period");
+    assert_finished(&home, "watch period");
     assert_eq!(container_id(&home), new);
     // During a rollback to the container that was set aside.
     let entrypoint = read(&home, "entrypoint.sh");
@@ -321,13 +325,17 @@ fn kill_the_engine(extent: Extent) {
     if extent == Extent::Swap {
         return home.down();
     }
-    write(&home, "kernel/more.py", "\"\"\"On probation.\"\"\"\n");
+    write(
+        &home,
+        "kernel/more.py",
+        "\"\"\"In the watch period.\"\"\"\n",
+    );
     home.ok(["evolve"]);
     restart_engine(&mut second, 0);
     until("an answer of the keeper", || {
         home.run(["evolve", "status"]).code == 0
     });
-    assert_finished(&home, "probation");
+    assert_finished(&home, "watch period");
     assert_eq!(latest(&home)["status"], "succeeded");
     // During a rollback.
     let entrypoint = read(&home, "entrypoint.sh");

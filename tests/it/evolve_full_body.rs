@@ -40,7 +40,7 @@ fn evolve(home: &Home, reason: &str) -> Value {
     let api = home.api();
     api.until_within(5 * TEST_TIMEOUT, "the end of the run", |_| {
         let record = home.json(["evolve", "history"])["runs"][0].clone();
-        assert_eq!(record["run"], run.as_str());
+        assert_eq!(record["id"], run.as_str());
         assert!(
             !["failed", "rolled_back"].contains(&record["status"].as_str().unwrap()),
             "{record:#}"

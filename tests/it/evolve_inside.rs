@@ -63,7 +63,7 @@ fn verdict<'a>(report: &'a Value, name: &str) -> &'a Value {
 /// The report's row of state that is not a variable.
 #[track_caller]
 fn non_variable_state<'a>(report: &'a Value, what: &str) -> &'a Value {
-    let all = report["besides"].as_array().unwrap();
+    let all = report["other_state"].as_array().unwrap();
     let found = all.iter().find(|one| one["what"] == what);
     found.unwrap_or_else(|| panic!("no row `{what}`: {report:#}"))
 }
@@ -309,7 +309,7 @@ fn the_next_container_verifies_the_whole_session_state() {
         "{quiesced}"
     );
     // The stored environments of shells do not contain the container's own variables.
-    let kept = fs::read_to_string(home.data().join("mind.json")).unwrap();
+    let kept = fs::read_to_string(home.data().join("session-state.json")).unwrap();
     assert!(
         kept.contains("mind") && !kept.contains("OSCTL_BODY"),
         "{kept}"

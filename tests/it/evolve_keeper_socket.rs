@@ -69,7 +69,7 @@ fn the_keepers_socket_accepts_nothing_but_requests_for_runs() {
         ),
         (
             r#"{"ask": "rollback", "run": "../../../etc"}"#,
-            "is not a run ID",
+            "is not the ID of an evolve",
         ),
         (
             r#"{"ask": "rollback", "run": "20200101-000000"}"#,
@@ -101,7 +101,7 @@ fn the_keepers_socket_accepts_nothing_but_requests_for_runs() {
     for attempt in [
         "open('/run/os/x', 'w')",
         "__import__('os').remove('/run/os/keeper.sock')",
-        "__import__('os').mkdir('/state')\nopen('/state/charge.json')",
+        "__import__('os').mkdir('/state')\nopen('/state/deploy-config.json')",
         "open('/var/run/docker.sock')",
     ] {
         let reply = api.exec(attempt);
@@ -138,7 +138,7 @@ fn many_requests_about_large_bodies_leave_the_keeper_running() {
     let mut random = fs::File::open("/dev/urandom").unwrap().take(63 << 20);
     let big = home.project.join("body/big");
     std::io::copy(&mut random, &mut fs::File::create(&big).unwrap()).unwrap();
-    let run = home.json(["evolve"])["run"].as_str().unwrap().to_owned();
+    let run = home.json(["evolve"])["id"].as_str().unwrap().to_owned();
     let api = home.api();
     api.exec(ASK);
     let reply = api.exec(&format!("run = {run:?}\n{FLOOD}"));
@@ -151,7 +151,7 @@ fn many_requests_about_large_bodies_leave_the_keeper_running() {
     let kinds = reply["result"].as_str().unwrap();
     // Each request is answered or refused; no answer is empty.
     assert!(!kinds.contains("''"), "{kinds}");
-    assert_eq!(home.json(["evolve", "history"])["runs"][0]["run"], run);
+    assert_eq!(home.json(["evolve", "history"])["runs"][0]["id"], run);
     home.down();
 }
 
@@ -191,7 +191,7 @@ fn the_keeper_has_only_the_rights_that_it_needs() {
         .filter(|m| m["RW"] == true)
         .map(|m| &m["Destination"])
         .collect();
-    for place in ["/state", "/door", "/var/run/docker.sock"] {
+    for place in ["/state", "/agent-socket", "/var/run/docker.sock"] {
         assert!(written.contains(&&json!(place)), "{mounts:?}");
     }
     assert_eq!((written.len(), mounts.len()), (3, 4), "{mounts:?}");
@@ -199,11 +199,11 @@ fn the_keeper_has_only_the_rights_that_it_needs() {
         .get(&format!("/containers/{}/json", home.container()))
         .json();
     let mounts = host["Mounts"].as_array().unwrap();
-    let door = mounts
+    let agent_socket = mounts
         .iter()
         .find(|m| m["Destination"] == "/run/os")
         .unwrap();
-    assert_eq!(door["RW"], false);
+    assert_eq!(agent_socket["RW"], false);
     assert!(
         !mounts
             .iter()
@@ -234,9 +234,9 @@ fn the_number_of_runs_from_inside_is_limited_per_hour() {
     };
     assert_eq!((started, refused.status), (30, 429), "{:?}", refused.json());
     let (_, kind, message) = refused.error();
-    assert_eq!(kind, "too_often");
-    assert!(message.contains("no more than 30 runs"), "{message}");
-    assert_logged(&home, "refused a request: ", "no more than 30 runs");
+    assert_eq!(kind, "rate_limited");
+    assert!(message.contains("no more than 30 evolves"), "{message}");
+    assert_logged(&home, "refused a request: ", "no more than 30 evolves");
     // Runs of the user are not limited.
     write(&home, "Dockerfile", DOCKERFILE);
     home.ok(["evolve", "--dry-run"]);

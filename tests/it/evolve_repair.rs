@@ -12,6 +12,7 @@ use crate::trials;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
+use std::fs;
 use std::process::Stdio;
 
 trials![
@@ -53,6 +54,28 @@ fn pause_in_place(home: &Home) {
     post(&format!("/containers/{container}/update"), &policy, 200);
 }
 
+fn assert_doctor_and_status_name_the_command_that_continues(home: &Home) {
+    let status = home.run(["status"]);
+    let up = format!(
+        "`osctl --instance {} up` unpauses the container",
+        home.instance
+    );
+    assert_eq!(status.code, 1, "{status:?}");
+    assert!(status.stderr.contains(&up), "{status:?}");
+    let ran = home.run(["doctor"]);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    let hint = format!(
+        "hint: `osctl --instance {} up` unpauses the container, which keeps its memory",
+        home.instance
+    );
+    for expected in ["broken   container      paused", hint.as_str()] {
+        assert!(ran.stdout.contains(expected), "{expected}: {ran:?}");
+    }
+    assert!(!ran.stdout.contains("companion "), "{ran:?}");
+    let error = home.run(["exec", "1"]).stderr;
+    assert!(error.contains("is paused"), "{error}");
+}
+
 fn restart_policy(home: &Home) -> Value {
     let path = format!("/containers/{}/json", home.container());
     Engine.get(&path).json()["HostConfig"]["RestartPolicy"].clone()
@@ -75,6 +98,7 @@ const STATES: [State; 10] = [
     ("paused in its place, without a keeper", |home| {
         remove(&format!("os-keeper-{}", home.instance));
         pause_in_place(home);
+        assert_doctor_and_status_name_the_command_that_continues(home);
     }),
     ("without restarts, stopped, without a keeper", |home| {
         remove(&format!("os-keeper-{}", home.instance));
@@ -159,12 +183,31 @@ fn up_repairs_the_state_that_a_crash_leaves() {
         make(&home);
         let ran = home.run(["up", "--yes"]);
         assert_eq!(ran.code, 0, "{state}: {ran:?}");
+        let continued = ran.stdout.contains("was paused, continues with its memory");
+        assert_eq!(continued, state.starts_with("paused"), "{state}: {ran:?}");
         assert_one_that_remembers(&home);
         assert_eq!(container_id(&home), before, "{state}: {ran:?}");
         assert_eq!(restart_policy(&home), policy, "{state}");
         let status = home.run(["evolve", "status"]);
         assert_eq!(status.code, 0, "{state}: {status:?}");
     }
+    // `restart` continues a paused container, so that its sessions are stored.
+    pause_in_place(&home);
+    let container = format!("/containers/{}/json", home.container());
+    let lock = fs::File::open(home.state().join("lock")).unwrap();
+    lock.lock().unwrap();
+    for verb in ["restart", "down"] {
+        let ran = home.run([verb]);
+        let is_refused = ran.code == 4 && ran.stderr.contains("another osctl is working");
+        assert!(is_refused, "{ran:?}");
+        let state = Engine.get(&container).json()["State"].clone();
+        assert_eq!(state["Paused"], true, "{verb}: {state}");
+    }
+    drop(lock);
+    let ran = home.ok(["restart"]);
+    let continued = ran.stderr.contains("continuing the paused");
+    assert!(continued && !ran.stderr.contains("not stored"), "{ran:?}");
+    assert_one_that_remembers(&home);
     home.down();
 }
 
@@ -204,7 +247,7 @@ fn the_history_names_the_running_image_after_a_forced_down() {
 }
 
 /// The images with a label of the instance, including intermediate ones.
-fn images(home: &Home) -> Vec<Value> {
+pub(crate) fn images(home: &Home) -> Vec<Value> {
     let labels = [
         format!("osctl.image-of={}", home.instance),
         format!("osctl.build=osctl-{}", home.instance),

@@ -162,7 +162,7 @@ fn engine_ends_while_building(name: &str, signal: Signal) {
     assert_failure(
         &failure,
         4,
-        &["lost the connection to the engine", "start the engine"],
+        &["the connection to the engine was lost", "start the engine"],
     );
     second.start_daemon();
     builds_again(&home);
@@ -190,7 +190,7 @@ fn an_engine_killed_while_up_waits_is_reported() {
     assert_failure(
         &(code, seen.concat()),
         4,
-        &["lost the connection to the engine"],
+        &["the connection to the engine was lost"],
     );
 }
 

@@ -3,6 +3,7 @@
 use crate::commands::Ran;
 use crate::connection::receive;
 pub(crate) use crate::connection::{Connection, Events, Response};
+use nix::libc;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -17,6 +18,14 @@ use std::time::{Duration, Instant};
 /// The longest time that a test waits for anything before it fails.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
+/// A static program starts another one in another folder without a copy of its memory map only if this function is
+/// linked: the standard library looks for it when it runs.
+#[used]
+static START_WITHOUT_COPY: unsafe extern "C" fn(
+    *mut libc::posix_spawn_file_actions_t,
+    *const libc::c_char,
+) -> libc::c_int = libc::posix_spawn_file_actions_addchdir_np;
+
 /// Removes what a killed earlier run left of the instance: it belongs to folders that are
 /// created again.
 fn forget(instance: &str) {
@@ -24,6 +33,7 @@ fn forget(instance: &str) {
         format!("/containers/os-keeper-{instance}?force=true"),
         format!("/containers/os-host-{instance}?force=true"),
         format!("/volumes/osctl-keeper-{instance}"),
+        format!("/volumes/osctl-agent-socket-{instance}"),
         format!("/volumes/osctl-door-{instance}"),
         format!("/networks/osctl-{instance}"),
     ];

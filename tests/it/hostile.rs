@@ -214,7 +214,7 @@ fn a_fork_bomb_ends_with_its_run() {
     assert_eq!(api.exec("6 * 7")["result"], "42");
     api.done("/sessions", &json!({"name": "meanwhile"}));
     api.until("the new session is kept", |_| {
-        let kept = fs::read_to_string(shared().data().join("mind.json")).ok()?;
+        let kept = fs::read_to_string(shared().data().join("session-state.json")).ok()?;
         kept.contains("meanwhile").then_some(())
     });
     api.connect()

@@ -67,7 +67,7 @@ fn record(verb: &[&str], name: &str) -> Answers {
         );
     });
     let ran = between.home(name).run(verb);
-    // 1: kernels can't be frozen there.
+    // 1: kernels can't be checkpointed there.
     assert!([0, 1].contains(&ran.code), "{verb:?}: {ran:?}");
     let answers = answers.lock().unwrap().clone();
     assert!(!answers.is_empty(), "{verb:?}");
@@ -186,4 +186,11 @@ fn malformed_answers_end_no_process() {
             false => assert_harmless(&ran, verb),
         }
     });
+    // An interrupt needs no list of the sessions.
+    let reply = br#"{"status": "completed", "kernel": {"generation": 1, "state": "kept"}}"#;
+    *answers.lock().unwrap() =
+        Answers::from([(("POST".into(), "/interrupt".into()), reply.to_vec())]);
+    let ran = home.ok(["interrupt"]);
+    let interrupted = "session `default` was interrupted; kernel state: kept";
+    assert!(ran.stderr.contains(interrupted), "{ran:?}");
 }

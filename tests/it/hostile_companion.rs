@@ -96,6 +96,15 @@ fn a_browser_that_cannot_resolve_the_name_gets_the_address() {
     assert!(ran.stderr.contains("desktop --url`"), "{ran:?}");
     let is_told = ran.stderr.contains("Safari") || ran.stderr.contains("127.0.0.1");
     assert_eq!(is_told, cfg!(target_os = "macos"), "{ran:?}");
+    // Without a browser, `xdg-open` fails, and osctl prints the link.
+    std::fs::write(&opener, "#!/bin/sh\nexit 3\n").unwrap();
+    home.env
+        .insert("PATH".into(), home.folder.display().to_string());
+    let ran = home.ok(["desktop"]);
+    assert!(
+        ran.stdout.contains("http://") && ran.stderr.contains("no browser was opened"),
+        "{ran:?}"
+    );
 }
 
 fn the_token_goes_to_no_other_listener() {

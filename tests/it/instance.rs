@@ -24,7 +24,7 @@ trials![
     leftovers_of_an_interrupted_up_are_removed,
     outside_the_project_osctl_names_the_project,
     a_docker_context_is_followed,
-    on_a_terminal_osctl_asks_and_obeys_a_no,
+    a_declined_question_changes_nothing,
     two_ups_at_once_do_not_race,
     running_code_may_finish_when_the_container_stops,
     code_that_does_not_finish_is_interrupted,
@@ -148,7 +148,7 @@ fn files_and_variables_survive_a_restart() {
     // the container got.
     shell("true", "waker");
     let kept = api.until("the record of sessions", |_| {
-        let kept = fs::read(home.data().join("mind.json")).ok()?;
+        let kept = fs::read(home.data().join("session-state.json")).ok()?;
         let kept: Value = serde_json::from_slice(&kept).unwrap();
         let shells = &kept["shells"];
         shells["waker"]
@@ -246,8 +246,7 @@ fn named_variables_of_the_host_arrive_and_are_never_shown() {
     home.env.clear();
     let ran = home.ok(["up"]);
     assert!(
-        ran.stdout.contains("is up to date")
-            && ran.stderr.contains("passed variables have other values"),
+        ran.stdout.contains("is up to date") && ran.stderr.contains("changed in this shell"),
         "{ran:?}"
     );
     assert_eq!(container_id(&home), before);
@@ -261,6 +260,12 @@ fn down_keeps_the_state_and_purge_removes_it() {
     home.api()
         .exec("open('/data/kept', 'w').write('x'); open('/root/host/file', 'w').write('x')");
     home.ok(["down"]);
+    let again = home.ok(["down"]);
+    let already = format!("`{}` was already down\n", home.container());
+    assert_eq!(again.stderr, already, "{again:?}");
+    let restarted = home.run(["restart"]);
+    assert_eq!(restarted.code, 3, "{restarted:?}");
+    assert!(!restarted.stderr.contains("storing"), "{restarted:?}");
     let status = home.run(["status"]);
     assert_eq!(status.code, 1);
     assert!(status.stdout.contains("absent"), "{status:?}");
@@ -280,7 +285,10 @@ fn down_keeps_the_state_and_purge_removes_it() {
     let ran = home.run(["down", "--purge"]);
     assert_eq!(ran.code, 4, "no terminal to ask on: {ran:?}");
     assert!(ran.stderr.contains("--yes"), "{ran:?}");
-    home.ok(["down", "--purge", "--yes"]);
+    let purge = home.ok(["down", "--purge", "--yes"]);
+    for kept in [&home.project, &home.files()] {
+        assert!(purge.stderr.contains(kept.to_str().unwrap()), "{purge:?}");
+    }
     assert!(!home.data().exists() && !home.state().exists());
     assert!(home.files().join("file").exists(), "files of the user stay");
     assert_eq!(
@@ -408,7 +416,7 @@ fn a_docker_context_is_followed() {
     );
 }
 
-fn on_a_terminal_osctl_asks_and_obeys_a_no() {
+fn a_declined_question_changes_nothing() {
     let home = Home::new("it-asked");
     home.up();
     for (answer, code, state) in [("n", 1, "running"), ("y", 0, "gone")] {

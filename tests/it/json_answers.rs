@@ -24,15 +24,14 @@ const CHECKPOINT_ANSWERS: [&str; 4] = [
 ];
 
 /// Answers of runs of the keeper, and of verbs that end an instance.
-const KEEPER_ANSWERS: [&str; 9] = [
+const KEEPER_ANSWERS: [&str; 8] = [
     "BuildAnswer",
     "DownAnswer",
     "EvolveDiffAnswer",
     "EvolveHistoryAnswer",
-    "EvolveLogAnswer",
     "EvolveRunAnswer",
     "EvolveStartedAnswer",
-    "EvolveStatus",
+    "EvolveStatusAnswer",
     "InitAnswer",
 ];
 
@@ -172,7 +171,12 @@ fn check_runs(all: &mut Answers) {
     let ended = all.check("InterruptAnswer", &["interrupt", &id]);
     assert_eq!(ended["run"]["id"], id, "{ended}");
     all.check("InterruptAnswer", &["interrupt"]);
+    let peer = crate::pty::Peer::open(&all.home.api(), "").ok().unwrap();
+    let id = peer.hello()["id"].as_str().unwrap().to_owned();
     all.check("TerminalsAnswer", &["shell", "--list"]);
+    let ended = all.check("TerminalEndedAnswer", &["shell", "--end", &id]);
+    assert_eq!(ended["id"], id, "{ended}");
+    all.check("FailureAnswer", &["shell", "--end", "none"]);
     all.check("SessionEntry", &["sessions", "create", "shapes"]);
     all.check("SessionsAnswer", &["sessions"]);
     all.check("SessionRemovedAnswer", &["sessions", "rm", "shapes"]);
@@ -266,21 +270,21 @@ pub(crate) mod of_the_keeper {
         let mut all = Answers::new(&home);
         all.check("StatusAnswer", &["up", "--yes", "--auto-ports"]);
         all.check("EvolveHistoryAnswer", &["evolve", "history"]);
-        all.check("EvolveStatus", &["evolve", "status"]);
+        all.check("EvolveStatusAnswer", &["evolve", "status"]);
         all.check("ExecAnswer", &["exec", "x = [1]"]);
         write(&home, "kernel/shapes.py", "\"\"\"New.\"\"\"\n");
         let record = all.check("EvolveRunAnswer", &["evolve", "--reason", "shapes"]);
         assert_eq!(record["status"], "succeeded", "{record:#}");
-        let run = record["run"].as_str().unwrap();
+        let run = record["id"].as_str().unwrap();
         assert!(record["refused_seconds"].as_f64() > Some(0.0), "{record:#}");
         all.check("EvolveRunAnswer", &["evolve", "show", run]);
         all.check("EvolveDiffAnswer", &["evolve", "diff", run]);
-        all.check("EvolveLogAnswer", &["evolve", "logs", run]);
+        all.check_lines("LogLine", &["evolve", "logs", "-f", run]);
         let dockerfile = home.project.join("body/Dockerfile");
         let text = fs::read_to_string(dockerfile).unwrap() + "RUN sleep 120\n";
         write(&home, "Dockerfile", &text);
         all.check("EvolveStartedAnswer", &["evolve", "--detach"]);
-        all.check("EvolveStatus", &["evolve", "status"]);
+        all.check("EvolveStatusAnswer", &["evolve", "status"]);
         all.check("EvolveHistoryAnswer", &["evolve", "history"]);
         all.check("FailureAnswer", &["evolve"]);
         let stopped = all.check("EvolveRunAnswer", &["evolve", "stop"]);

@@ -58,7 +58,7 @@ fn a_kernelspec_is_written_listed_and_removed() {
     home.ok(["jupyter", "uninstall", "--prefix", prefix]);
     assert!(!path.exists());
     let again = home.run(["jupyter", "uninstall", "--prefix", prefix]);
-    assert_eq!(again.code, 1, "{again:?}");
+    assert_eq!(again.code, 2, "{again:?}");
 }
 
 fn files_of_other_programs_are_not_touched() {

@@ -7,11 +7,15 @@ use std::path::Path;
 
 trials![
     each_layer_names_only_what_it_may,
+    the_settings_of_the_companion_name_no_part,
+    each_variable_of_the_host_is_read_in_the_container,
     each_library_is_used_only_in_its_place,
     only_the_listed_modules_of_the_host_write_files,
     only_the_listed_modules_of_the_host_read_files,
     only_the_printer_prints_and_only_main_ends_the_process,
     no_path_climbs_and_no_glob_hides_names,
+    no_lock_can_be_poisoned,
+    whole_files_are_replaced_in_one_place,
     the_host_reads_no_answer_without_a_bound,
     the_token_is_sent_from_one_place,
     only_the_users_code_and_programs_get_unsanitized_text,
@@ -102,7 +106,7 @@ fn each_layer_names_only_what_it_may() {
         match layer {
             "main" => &["osctl"],
             "lib" => &["cli", "command", "error", "ui"],
-            "cli" => &["command"],
+            "cli" => &["command", "error"],
             "command" => &[
                 "archive",
                 "cli",
@@ -116,16 +120,40 @@ fn each_layer_names_only_what_it_may() {
                 "protocol",
                 "ui",
             ],
-            "host" => &["archive", "config", "engine", "error", "image", "protocol"],
-            "companion" => &["archive", "error", "model_checker", "protocol"],
+            "host" => &[
+                "archive",
+                "atomic_write",
+                "backoff",
+                "config",
+                "engine",
+                "error",
+                "image",
+                "protocol",
+            ],
+            "companion" => &[
+                "archive",
+                "atomic_write",
+                "backoff",
+                "error",
+                "model_checker",
+                "protocol",
+            ],
             "archive" => &["protocol"],
-            "engine" => &["error", "protocol"],
+            "engine" => &["atomic_write", "error", "protocol"],
             "image" => &["archive", "error", "protocol"],
-            "keeper" => &["engine", "error", "image", "model_checker", "protocol"],
+            "keeper" => &[
+                "atomic_write",
+                "backoff",
+                "engine",
+                "error",
+                "image",
+                "model_checker",
+                "protocol",
+            ],
             "config" => &["error"],
             "ui" => &["engine", "error", "protocol"],
             // `model_checker` is only for the tests.
-            "protocol" | "error" | "model_checker" => &[],
+            "atomic_write" | "backoff" | "protocol" | "error" | "model_checker" => &[],
             other => panic!("`{other}` is a layer without a law"),
         }
     };
@@ -140,6 +168,32 @@ fn each_layer_names_only_what_it_may() {
             );
         }
     }
+}
+
+/// The parts read their own limits with the functions of this file.
+fn the_settings_of_the_companion_name_no_part() {
+    let sources = sources();
+    let settings = sources.iter().find(|s| s.path == "companion/settings.rs");
+    let code = &settings.unwrap().code;
+    assert!(!code.contains("super::") && !code.contains("crate::companion"));
+}
+
+/// A variable that only the host names would have no effect, without an error.
+fn each_variable_of_the_host_is_read_in_the_container() {
+    let sources = sources();
+    let named_in = |places: &[&str]| -> BTreeSet<&str> {
+        let files = sources
+            .iter()
+            .filter(|source| places.iter().any(|place| source.path.starts_with(place)));
+        let literals = files.flat_map(|source| source.code.split('"'));
+        literals.filter(|word| word.starts_with("OSCTL_")).collect()
+    };
+    let set = named_in(&["host/container_spec.rs", "engine/embedded.rs"]);
+    let kernel = fs::read_to_string("body/kernel/main.py").unwrap();
+    let mut read = named_in(&["companion/"]);
+    read.extend(kernel.split('"'));
+    let unread: Vec<_> = set.difference(&read).collect();
+    assert!(set.len() > 20 && unread.is_empty(), "not read: {unread:?}");
 }
 
 fn each_library_is_used_only_in_its_place() {
@@ -300,7 +354,8 @@ fn only_the_listed_modules_of_the_host_write_files() {
         "File::options",
         "OpenOptions",
         "DirBuilder",
-        "NamedTempFile",
+        "atomic_write(",
+        "atomic_write_as(",
         "tempfile::",
         "unix::fs::symlink",
     ];
@@ -406,6 +461,37 @@ fn no_path_climbs_and_no_glob_hides_names() {
                 !source.code.contains(word),
                 "`src/{}` has `{word}`",
                 source.path
+            );
+        }
+    }
+}
+
+/// The rest of the code names neither a temporary file of `tempfile` nor the rename.
+fn whole_files_are_replaced_in_one_place() {
+    for source in sources() {
+        for word in ["NamedTempFile", ".persist("] {
+            assert!(
+                source.path == "atomic_write.rs" || !source.code.contains(word),
+                "`src/{}` has `{word}`: call `atomic_write`",
+                source.path
+            );
+        }
+    }
+}
+
+/// `parking_lot` has the locks; those of the standard library return a `PoisonError` after a panic.
+fn no_lock_can_be_poisoned() {
+    for source in sources() {
+        for line in source.code.lines() {
+            let is_std = line.contains("std::sync::") && !line.contains("tokio::sync::");
+            let is_lock = ["Mutex", "RwLock", "Condvar"]
+                .iter()
+                .any(|word| line.contains(word));
+            assert!(
+                !(is_std && is_lock),
+                "`src/{}` has `{}`: take the lock of `parking_lot`",
+                source.path,
+                line.trim()
             );
         }
     }

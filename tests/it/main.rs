@@ -23,29 +23,29 @@ mod criu;
 mod criu_faults;
 mod cryo;
 mod cryo_faults;
+mod cryo_reports;
 mod cryo_restarts;
-mod cryo_told;
 mod desktop;
 mod desktop_browser;
 mod desktop_faults;
 mod desktop_memory;
 mod desktop_page;
-mod desktop_person;
+mod desktop_user;
 mod desktop_vnc;
 mod docs;
 mod durable_runs;
 mod embedded;
 mod evolve;
-mod evolve_back;
 mod evolve_broken;
-mod evolve_deaths;
+mod evolve_engine_crashes;
 mod evolve_escapes;
 mod evolve_faults;
 mod evolve_full_body;
 mod evolve_inside;
 mod evolve_keeper_socket;
 mod evolve_repair;
-mod evolve_way_back;
+mod evolve_rollback;
+mod evolve_swap_recovery;
 mod exposure;
 mod fake_companion;
 mod fake_engine;
@@ -97,6 +97,7 @@ mod planted_paths;
 mod planted_trees;
 mod podman;
 mod ports;
+mod protected_folders;
 mod provision;
 mod proxies;
 mod pty;
@@ -118,7 +119,6 @@ mod streams;
 mod terminal;
 mod terminals;
 mod user_control;
-mod victims;
 mod viewer;
 mod web;
 mod window;
@@ -184,7 +184,7 @@ fn lanes() -> Vec<Lane> {
             cryo::trials(),
             cryo_faults::trials(),
             cryo_restarts::trials(),
-            cryo_told::trials(),
+            cryo_reports::trials(),
             evolve_inside::trials(),
             instance::trials(),
             image::trials(),
@@ -198,10 +198,10 @@ fn lanes() -> Vec<Lane> {
     let evolve = Lane::new("evolve").share([
         evolve_broken::trials(),
         evolve_full_body::trials(),
-        evolve_back::trials(),
-        evolve_way_back::trials(),
+        evolve_rollback::trials(),
+        evolve_swap_recovery::trials(),
         evolve_faults::trials(),
-        evolve_deaths::trials(),
+        evolve_engine_crashes::trials(),
         evolve_repair::trials(),
         evolve_escapes::trials(),
         evolve_keeper_socket::trials(),
@@ -240,7 +240,7 @@ fn lanes() -> Vec<Lane> {
     let desktop = Lane::new("desktop").hold([
         desktop::trials(),
         desktop_vnc::trials(),
-        desktop_person::trials(),
+        desktop_user::trials(),
         desktop_page::trials(),
         desktop_browser::trials(),
         desktop_memory::trials(),

@@ -412,7 +412,7 @@ fn a_server_that_never_works_pauses_and_says_why() {
         rested |= why.contains("will not restart the server for");
     }
     assert!(rested);
-    assert_eq!(status(&api, "broken")["state"], "resting");
+    assert_eq!(status(&api, "broken")["state"], "backing_off");
     let headers = [
         ("Content-Type", "application/json"),
         crate::mcp::ACCEPT_JSON_OR_SSE,

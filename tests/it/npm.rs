@@ -4,6 +4,7 @@ use crate::harness::shared;
 use crate::trials;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 trials![
     the_npm_packages_start_the_binary_of_the_platform,
@@ -108,12 +109,24 @@ fn the_workflow_of_a_release_is_valid() {
     let text = fs::read_to_string(workflow).unwrap();
     for file in [
         ".ci/long",
+        "packaging/absolute-links",
         "packaging/archive",
         "packaging/npm/layout.mjs",
         "packaging/requirements.txt",
         "install.sh",
     ] {
         assert!(text.contains(file) && Path::new(file).is_file(), "{file}");
+    }
+    // In a package, each link of the README leads to the repository or to another site.
+    let page = shared().files().join("lint/README.md");
+    fs::copy("README.md", &page).unwrap();
+    let mut command = Command::new("packaging/absolute-links");
+    command.arg(&page).args(["https://example.com/o", "v1"]);
+    assert!(command.status().unwrap().success());
+    let page = fs::read_to_string(page).unwrap();
+    assert!(page.contains("](https://example.com/o/blob/v1/docs/guide/mcp.md)"));
+    for link in page.split("](").skip(1) {
+        assert!(link.starts_with("https://"), "{link:.80}");
     }
     let _ = fs::remove_dir_all(shared().files().join("lint"));
 }

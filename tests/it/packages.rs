@@ -243,18 +243,18 @@ fn the_debian_package_names_files_that_exist() {
     assert_eq!(package["recommends"].as_str(), Some("docker.io"));
 }
 
-fn a_debian_package_is_made_and_its_binary_starts() {
-    let tools = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cargo-deb");
+/// Installs a program with cargo, and returns its path.
+pub(crate) fn install_tool(name: &str, version: &str, options: &[&str]) -> PathBuf {
+    let tools = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let mut install = Command::new("cargo");
-    install.args([
-        "install",
-        "-q",
-        "--locked",
-        "cargo-deb",
-        "--version",
-        "3.8.0",
-    ]);
-    succeed(install.arg("--root").arg(&tools));
+    install.args(["install", "-q", "--locked"]).args(options);
+    install.args([name, "--version", version, "--root"]);
+    succeed(install.arg(&tools));
+    tools.join("bin").join(name)
+}
+
+fn a_debian_package_is_made_and_its_binary_starts() {
+    let cargo_deb = install_tool("cargo-deb", "3.8.0", &[]);
     succeed(Command::new(BINARY).args(["man", "target/man"]));
     let folder = tempfile::tempdir().unwrap();
     let package = folder.path().join("osctl.deb");
@@ -263,7 +263,7 @@ fn a_debian_package_is_made_and_its_binary_starts() {
     let place = folder.path().join("target").join(&target).join("dist");
     fs::create_dir_all(&place).unwrap();
     fs::copy(BINARY, place.join("osctl")).unwrap();
-    let mut make = Command::new(tools.join("bin/cargo-deb"));
+    let mut make = Command::new(cargo_deb);
     make.args(["deb", "--no-build", "--no-strip", "--fast"])
         .args(["--profile", "dist", "--target", &target, "--output"])
         .arg(&package)

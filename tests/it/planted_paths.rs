@@ -4,8 +4,8 @@
 use crate::commands::Ran;
 use crate::cp::{folders, refused};
 use crate::harness::{Engine, Home, shared};
+use crate::protected_folders::{PNG, listing, showing, victim};
 use crate::trials;
-use crate::victims::{PNG, listing, showing, victim};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -194,7 +194,7 @@ fn a_project_configuration_that_is_a_link_is_not_read() {
     assert_ne!(ran.code, 0, "{ran:?}");
     assert!(
         ran.stderr
-            .contains("osctl.yaml` can't be used: it is a link"),
+            .contains("osctl.yaml` can't be used: the file is a link"),
         "{ran:?}"
     );
     assert!(!home.data().join("mcp/servers.json").exists());

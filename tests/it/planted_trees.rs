@@ -3,9 +3,9 @@
 use crate::harness::{Home, provide, shared};
 use crate::memory::run_within_bounds;
 use crate::mutations::for_each;
+use crate::protected_folders::{Listing, PNG, has_secret, listing, showing, victim};
 use crate::proxies::by_port;
 use crate::trials;
-use crate::victims::{Listing, PNG, has_secret, listing, showing, victim};
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use proptest::prelude::*;
 use std::cell::Cell;

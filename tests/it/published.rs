@@ -147,7 +147,7 @@ fn usual_home(name: &str, image: &str) -> Home {
     home.ok(["init"]);
     write(&home, "mcp.json", r#"{"mcpServers": {}}"#);
     home.write_config(&format!(
-        "image: {image}\ndesktop:\n  run: \"off\"\nevolve:\n  start: 20\n  grace: 2\n  probation: 2\n"
+        "image: {image}\ndesktop:\n  run: \"off\"\nevolve:\n  start: 20\n  grace: 2\n  watch_period: 2\n"
     ));
     home
 }
@@ -206,8 +206,8 @@ fn a_published_image_is_pulled_by_digest_and_is_the_base_of_the_build() {
     // If the body differs in what the published image contains, the host and the keeper build it.
     write(&home, "requirements/uv.txt", "what is no requirement\n");
     let record = home.json(["evolve"]);
-    assert_eq!(record["gate"], "building", "{record}");
-    let log = home.ok(["evolve", "logs", record["run"].as_str().unwrap()]);
+    assert_eq!(record["failed_stage"], "building", "{record}");
+    let log = home.ok(["evolve", "logs", record["id"].as_str().unwrap()]);
     assert!(log.stdout.contains("Invalid requirement"), "{log:?}");
     let built = home.run(["-v", "build"]);
     assert_eq!(built.code, 4, "{built:?}");

@@ -2,8 +2,8 @@
 
 use crate::commands::Ran;
 use crate::harness::{Home, shared};
+use crate::protected_folders::{PNG, has_secret, listing, showing, victim};
 use crate::trials;
-use crate::victims::{PNG, has_secret, listing, showing, victim};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ trials![
 ];
 
 /// The least runs of each command in a race.
-const MIN_RUNS: usize = 40;
+const MIN_RUNS: usize = 20;
 const MIN_SWAPS: u64 = 10_000;
 /// The limit of runs for a command that met only one of the two names.
 const MAX_RUNS: usize = 400;

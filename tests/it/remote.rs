@@ -85,7 +85,7 @@ fn remote_home(second: &Second, name: &str, proxy: &EngineProxy) -> Home {
     configure(
         &home,
         &format!(
-            "evolve:\n  start: 20\n  grace: 2\n  probation: 5\n\
+            "evolve:\n  start: 20\n  grace: 2\n  watch_period: 5\n\
              ports:\n  kernel: 28080\n  mcp: 28765\n  vnc: 25900\nremote_socket: {}\n",
             second.socket().display()
         ),
@@ -137,7 +137,7 @@ fn a_remote_engine_works_like_a_local_one() {
         volume("/data", "osctl-data"),
         volume("/repo", "osctl-project"),
         volume("/root/host", "osctl-files"),
-        volume("/run/os", "osctl-door"),
+        volume("/run/os", "osctl-agent-socket"),
     ];
     assert_eq!(mounts(&second, &home.container()), expected);
     let keeper = mounts(&second, &format!("os-keeper-{name}"));

@@ -207,7 +207,7 @@ fn a_loss_that_another_client_caused_is_reported() {
         "'the other one is told, too'",
     ]);
     terminal.types("2\r");
-    terminal.wait_for("state was lost");
+    terminal.wait_for("variables were lost");
     leave(home, "repl-lost", terminal);
 }
 

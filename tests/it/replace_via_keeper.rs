@@ -1,4 +1,4 @@
-//! `osctl up` over a running container: the keeper replaces the container by the gates and rules of evolve.
+//! `osctl up` over a running container: the keeper replaces the container by the stages and rules of an evolve.
 
 use crate::commands::{Followed, Ran};
 use crate::evolve::{DOCKERFILE, assert_one_that_remembers, latest, read, remember, small, write};
@@ -65,7 +65,11 @@ fn up_replaces_the_container_by_the_gates_and_keeps_session_state() {
     assert_one_that_remembers(&home);
     let record = latest(&home);
     assert_eq!(
-        (&record["by"], &record["reason"], &record["status"]),
+        (
+            &record["requested_by"],
+            &record["reason"],
+            &record["status"]
+        ),
         (&json!("host"), &json!("`osctl up`"), &json!("succeeded"))
     );
     // The same image with another container configuration.
@@ -77,7 +81,7 @@ fn up_replaces_the_container_by_the_gates_and_keeps_session_state() {
     assert_eq!(published(&home), port);
     assert_eq!(inspect(&home.container())["HostConfig"]["PidsLimit"], 600);
     assert_one_that_remembers(&home);
-    // When a gate refuses, the same process stays in its container.
+    // When a stage fails, the same process stays in its container.
     let live = "def numbers():\n    n = 0\n    while True:\n        n += 1\n        yield n\nlive = numbers()\nnext(live)";
     home.api().exec(live);
     let before = container_id(&home);
@@ -88,7 +92,7 @@ fn up_replaces_the_container_by_the_gates_and_keeps_session_state() {
     home.env.clear();
     assert_eq!(ran.code, 4, "{ran:?}");
     assert!(
-        ran.stderr.contains("not here") && ran.stderr.contains("failed while verifying"),
+        ran.stderr.contains("not here") && ran.stderr.contains("the stage `verifying` failed"),
         "{ran:?}"
     );
     assert_eq!(
@@ -176,7 +180,7 @@ fn no_run_brings_back_a_withdrawn_right() {
     assert!(sees_the_engine(&home));
     remember(&home);
     home.write_config(&config);
-    // An agent that keeps the right has a body that a gate refuses.
+    // An agent that keeps the right has a body that fails in a stage.
     let entrypoint = break_in_place(&home);
     assert_eq!(home.run(["up", "--yes"]).code, 4);
     assert!(sees_the_engine(&home));
@@ -232,7 +236,7 @@ fn another_version_starts_another_keeper_that_knows_all_runs() {
     home.up();
     remember(&home);
     home.ok(["evolve", "--dry-run"]);
-    let (run, before) = (latest(&home)["run"].clone(), inspect(&keeper(&home)));
+    let (run, before) = (latest(&home)["id"].clone(), inspect(&keeper(&home)));
     let other = home.folder.join("osctl");
     let mut binary = fs::read(env!("CARGO_BIN_EXE_osctl")).unwrap();
     binary.extend_from_slice(b"another version");
@@ -245,7 +249,7 @@ fn another_version_starts_another_keeper_that_knows_all_runs() {
     );
     let runs = home.json(["evolve", "history"])["runs"].clone();
     assert_eq!(
-        (runs[1]["run"].clone(), runs[0]["status"].clone()),
+        (runs[1]["id"].clone(), runs[0]["status"].clone()),
         (run, json!("succeeded"))
     );
     assert_one_that_remembers(&home);
@@ -270,8 +274,8 @@ fn a_cell_that_waits_for_its_own_evolve_fails_it_and_variables_of_up_stay() {
     assert_eq!(reply["result"], "'failed'", "{reply}");
     let record = latest(&home);
     assert_eq!(
-        (&record["gate"], &record["by"]),
-        (&json!("freezing"), &json!("agent")),
+        (&record["failed_stage"], &record["requested_by"]),
+        (&json!("quiescing"), &json!("agent")),
         "{record:#}"
     );
     assert_eq!(container_id(&home), before);
@@ -308,7 +312,7 @@ fn evolve_works_without_a_companion_that_answers() {
     write(&home, "entrypoint.sh", &entrypoint);
     let ran = home.run(["evolve"]);
     assert!(
-        ran.code == 1 && ran.stderr.contains("failed while freezing"),
+        ran.code == 1 && ran.stderr.contains("the stage `quiescing` failed"),
         "{ran:?}"
     );
     home.ok(["evolve", "--force"]);

@@ -65,6 +65,16 @@ fn a_busy_kernel_refuses_or_queues() {
     assert_eq!(api.post("/reset", &json!({})).error().1, "busy");
     let queued = api.exec_with(json!({"code": "'after'", "id": "busy-queued", "wait": 0}));
     assert_eq!(queued["status"], "running");
+    let listed = home.ok(["runs", "--running"]).stdout;
+    let line = listed.lines().find(|line| line.starts_with("busy-queued"));
+    assert!(line.unwrap().contains(" queued "), "{listed}");
+    let listed = home.json(["runs", "--running"]);
+    let runs = listed["runs"].as_array().unwrap();
+    let status = |id: &str| &runs.iter().find(|run| run["id"] == id).unwrap()["status"];
+    assert_eq!(
+        (status("busy"), status("busy-queued")),
+        (&json!("running"), &json!("queued"))
+    );
     assert_eq!(held.stop()["result"], "'busy done'");
     assert_eq!(
         api.get("/exec/busy-queued?wait=60").json()["result"],

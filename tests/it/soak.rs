@@ -123,7 +123,7 @@ fn a_random_mix_leaves_nothing_behind() {
 /// The outputs and the companion's memory belong to the runs that can be found, up to a budget of
 /// both, which was used up before the mix. The mix prints about twenty times what memory keeps a
 /// megabyte of, so a companion that did not release half of it would be noticed. The template
-/// does not grow after so many forks. Other processes may grow by what fresh
+/// does not grow any more after many forks. Other processes may grow by what fresh
 /// kernels write to of the template's pages, which is less than a megabyte; services that other tests
 /// started in this container may take a few more.
 fn surplus(before: &Value, after: &Value) -> Option<String> {

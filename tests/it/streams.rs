@@ -243,7 +243,9 @@ fn a_flood_takes_no_memory_and_can_be_stopped() {
             .iter()
             .find(|r| r["id"] == "flood")
             .unwrap();
-        run["stdout"].as_u64().filter(|bytes| *bytes > 300 << 20)
+        run["stdout_bytes"]
+            .as_u64()
+            .filter(|bytes| *bytes > 300 << 20)
     });
     let stopped = api.connect().send("DELETE", "/exec/flood", &[], b"").json();
     assert_eq!(

@@ -88,6 +88,25 @@ fn a_project_file_of_the_agent_disables_no_command() {
         problem["hint"].as_str().unwrap().contains("remove"),
         "{problem}"
     );
+    // With a broken file of the user, `doctor` continues with the default settings.
+    let own = home.folder.join("broken.yaml");
+    fs::write(&own, "bdy: x\n").unwrap();
+    let found = home.json(["--config", own.to_str().unwrap(), "doctor"]);
+    let findings = found["findings"].as_array().unwrap();
+    for (check, verdict, detail) in [
+        ("configuration", "broken", "`bdy`"),
+        ("configuration", "broken", "were not checked"),
+        ("engine", "ok", ""),
+        ("companion", "ok", "healthy"),
+    ] {
+        let has = |finding: &&Value| {
+            finding["check"] == check
+                && finding["verdict"] == verdict
+                && finding["detail"].as_str().unwrap().contains(detail)
+        };
+        assert!(findings.iter().any(|one| has(&one)), "{check}: {found:#}");
+    }
+    fs::remove_file(&own).unwrap();
     for words in [&["up"][..], &["build"], &["evolve"]] {
         let ran = home.run(words);
         assert!(

@@ -137,7 +137,7 @@ def test_a_cell_waits_for_a_run_of_the_agent(notebook: Notebook) -> None:
     assert notebook.reply(request)["status"] == "ok"
 
 
-def test_silence_and_expressions(notebook: Notebook) -> None:
+def test_silent_requests_and_user_expressions_work(notebook: Notebook) -> None:
     reply, messages = notebook.run("x = 'ü'; x", silent=True)
     assert reply["status"] == "ok"
     assert {m["msg_type"] for m in messages} == {"status"}

@@ -259,9 +259,8 @@ class Kernel:
         self.number += 1
         asked = f"probe-{self.number}"
         self.send({"type": "probe", "id": asked})
-        while (found := self.frame()).get("id") != asked:
-            for fd in self.pipes:  # it waits for its reader
-                self.drain(Run(), fd)
+        while (found := self.follow(Run()).events[-1]).get("id") != asked:
+            pass
         return found
 
     def close(self) -> None:
@@ -300,16 +299,16 @@ class Template:
 
 
 class Forked(Kernel):
-    """A kernel made by a template, under a guard that does nothing."""
+    """A kernel made by a template, under a supervisor that does nothing."""
 
-    GUARD = ("sleep", "3600")
+    SUPERVISOR = ("sleep", "3600")
 
     def __init__(self, template: Template, session: str, plain: bool) -> None:
         self.channel, theirs = socket.socketpair()
         self.said, stderr = os.pipe()
         with self._listen() as listener, theirs:
             request = {"type": "fork", "session": session, "plain": plain}
-            request["guard"] = list(self.GUARD)
+            request["supervisor_command"] = list(self.SUPERVISOR)
             template.send(request, [listener.fileno(), theirs.fileno(), stderr])
             os.close(stderr)
             self.answer = template.frame()
@@ -322,7 +321,7 @@ class Forked(Kernel):
     def close(self) -> None:
         self.disconnect()
         with suppress(ProcessLookupError):  # it has ended, and its new parent has reaped it
-            os.kill(self.answer["guard"], signal.SIGKILL)
+            os.kill(self.answer["supervisor_pid"], signal.SIGKILL)
         self.channel.close()
         os.close(self.said)
         self._folder.cleanup()

@@ -1,4 +1,5 @@
-"""One kernel per test; `start` and `template` make more, with their own environments."""
+"""One kernel per test, forked from a template; `start` and `template` make more, with their own
+environments and processes."""
 
 from __future__ import annotations
 
@@ -26,9 +27,18 @@ def start() -> Iterator[Callable[..., Kernel]]:
         kernel.close()
 
 
+@pytest.fixture(scope="session")
+def fork_pool() -> Iterator[Template]:
+    made = Template()
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def kernel(start: Callable[..., Kernel]) -> Kernel:
-    return start()
+def kernel(fork_pool: Template) -> Iterator[Kernel]:
+    forked = fork_pool.fork()
+    yield forked
+    forked.close()
 
 
 @pytest.fixture

@@ -38,9 +38,9 @@ class Companion:
 
 @pytest.fixture
 def meet(start, tmp_path):
-    def make(*answers):
+    def make(*answers, variable="OSCTL_RUN_FOLDER"):
         companion = Companion(tmp_path, answers)
-        return companion, start(env={"OSCTL_RUN": str(tmp_path)})
+        return companion, start(env={variable: str(tmp_path)})
 
     return make
 
@@ -51,7 +51,7 @@ def test_evolving_returns_at_once_with_the_name_of_the_run(meet):
     assert companion.asked == [("POST", "/evolve", {"reason": "more", "force": False})]
 
 
-def test_how_it_went_can_be_read_afterwards(meet):
+def test_the_result_of_an_evolve_is_readable(meet):
     status = {"latest_run": "a", "latest_status": "succeeded", "reason": "more", "why": None}
     record = {"run": "b", "status": "rolled_back", "reason": None, "why": "it hangs"}
     none = {**status, "latest_run": None, "latest_status": None}
@@ -63,7 +63,8 @@ def test_how_it_went_can_be_read_afterwards(meet):
     assert [path for _, path, _ in companion.asked][1] == "/evolve/runs/b"
 
 
-def test_a_refusal_is_raised(meet):
-    _, kernel = meet((409, REFUSAL))
+@pytest.mark.parametrize("variable", ["OSCTL_RUN_FOLDER", "OSCTL_RUN"])  # today's and the former
+def test_a_refusal_is_raised(meet, variable):
+    _, kernel = meet((409, REFUSAL), variable=variable)
     run = kernel.run("runtime.evolve()")
     assert (run.error["type"], run.error["message"]) == ("RuntimeError", "the run `a` is on")

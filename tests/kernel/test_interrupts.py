@@ -61,7 +61,7 @@ def test_an_interrupt_ends_the_code_and_keeps_the_state(kernel, code):
         "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN); print('begun'); time.sleep(1)",
     ],
 )
-def test_code_that_an_interrupt_does_not_reach_ends_by_itself_and_the_probe_waits(kernel, code):
+def test_code_that_no_interrupt_reaches_completes_and_the_probe_waits(kernel, code):
     run = kernel.follow(kernel.begin(code), until="begun")
     kernel.interrupt()
     kernel.send({"type": "probe", "id": "probe"})
@@ -105,7 +105,7 @@ def test_no_moment_of_a_busy_loop_loses_an_interrupt(kernel):
         ("await main()", "loop is None"),
     ],
 )
-def test_a_loop_that_is_struck_while_it_begins_or_ends_is_left_whole(kernel, code, moment, order):
+def test_an_interrupt_at_the_start_or_end_of_a_loop_leaves_it_intact(kernel, code, moment, order):
     kernel.run(f"""
 import asyncio, signal
 from asyncio import base_events, events
@@ -194,7 +194,7 @@ loop.create_task = create
     assert kernel.run("await asyncio.sleep(0)\nran").result == "[]"
 
 
-def test_a_fork_that_is_struck_loses_nothing_and_holds_nothing_back(kernel):
+def test_an_interrupted_fork_keeps_the_signal_mask_and_holds_no_lock(kernel):
     code = """
 import logging, os, signal, threading
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
@@ -238,7 +238,7 @@ def test_a_late_interrupt_does_not_end_a_probe(kernel):
         assert kernel.frame()["error"] is None
 
 
-def test_an_interrupt_while_idle_is_forgotten(kernel):
+def test_an_interrupt_of_an_idle_kernel_has_no_effect(kernel):
     kernel.run("x = 1")
     for _ in range(20):
         kernel.interrupt()

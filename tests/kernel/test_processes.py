@@ -7,7 +7,7 @@ import pytest
 from client import Gone
 
 
-def test_a_forked_child_never_speaks_on_the_wire(kernel):
+def test_a_forked_child_sends_no_frames(kernel):
     run = kernel.run(
         "import os\npid = os.fork()\n"
         "if pid == 0:\n    print('child'); display('unseen')\n"
@@ -18,7 +18,7 @@ def test_a_forked_child_never_speaks_on_the_wire(kernel):
     assert kernel.probe()["pid"] == kernel.pid
 
 
-def test_a_child_does_not_wait_for_a_thread_that_was_speaking(kernel):
+def test_a_child_does_not_wait_for_the_lock_of_a_sending_thread(kernel):
     kernel.run(
         "import gc, os, signal, threading, warnings\n"
         "warnings.simplefilter('ignore')\n"
@@ -46,7 +46,7 @@ def test_a_child_does_not_wait_for_a_thread_that_was_speaking(kernel):
         ("import ctypes; ctypes.CDLL(None).printf(b'c text')", 0),
     ],
 )
-def test_a_childs_end_is_its_own(kernel, code, status):
+def test_the_end_of_a_child_does_not_affect_the_cell(kernel, code, status):
     run = kernel.run(
         f"import os\npid = os.fork()\nif pid == 0:\n    {code}\n"
         "else:\n    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])"
@@ -89,12 +89,13 @@ def test_forked_workers_run_functions_of_the_cell(kernel):
         ("import os; os.kill(os.getpid(), 9)", -signal.SIGKILL),
     ],
 )
-def test_death_is_death(kernel, code, ended):
+def test_a_kernel_that_dies_closes_the_connection(start, code, ended):
+    kernel = start()
     with pytest.raises(Gone):
         kernel.run(code)
     assert kernel.process.wait(30) == ended
 
 
-def test_death_is_detected_despite_a_running_forked_child(kernel):
+def test_the_end_of_a_kernel_is_detected_despite_a_running_child(kernel):
     with pytest.raises(Gone):
         kernel.run("import os, time\nif os.fork() == 0: time.sleep(5)\nelse: os._exit(3)")

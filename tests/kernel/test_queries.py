@@ -29,7 +29,7 @@ def test_every_reply_has_the_counts(kernel):
         assert reply["globals_count"] == (kind != "reset")
 
 
-def test_a_spare_is_adopted(kernel):
+def test_an_idle_fork_becomes_a_session(kernel):
     assert kernel.value("adopt", session="mine", plain=True)["pid"]
     assert kernel.run("import os; os.environ['OSCTL_SESSION']").result == "'mine'"
 
@@ -198,7 +198,7 @@ def test_help_is_text_without_colours(kernel):
         ("%time", {"status": "complete"}),
     ],
 )
-def test_whether_a_cell_is_whole(kernel, code, answer):
+def test_incomplete_cells_are_recognised(kernel, code, answer):
     assert kernel.value("is_complete", code=code) == answer
 
 

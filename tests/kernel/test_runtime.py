@@ -61,7 +61,7 @@ def test_an_object_that_fails_to_connect_is_torn_down(kernel):
     assert kernel.run("log").result == "['made', 'gone', 'made', 'gone']"
 
 
-def test_a_reset_tears_down_in_reverse_order_whatever_fails(kernel):
+def test_a_reset_tears_down_in_reverse_order_despite_failures(kernel):
     kernel.run(
         "def gone(n):\n    print('gone', n)\n    if n == 2: raise OSError('broken')\n"
         "for n in (1, 2, 3): runtime.resource(lambda n=n: n).teardown(gone).get()\n"
@@ -118,7 +118,8 @@ def test_a_forked_child_makes_its_own_object(kernel):
     assert run.stdout == "False ['made', 'connected']\n" and run.result == "0"
 
 
-def test_resources_are_torn_down_at_the_kernels_end_and_not_at_a_childs(kernel, tmp_path):
+def test_resources_are_torn_down_at_the_kernels_end_and_not_at_a_childs(start, tmp_path):
+    kernel = start()
     gone = tmp_path / "gone"
     kernel.run(
         f"import pathlib; runtime.resource(pathlib.Path({str(gone)!r}).exists).teardown(lambda _: pathlib.Path({str(gone)!r}).touch()).get()"

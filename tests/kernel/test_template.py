@@ -9,7 +9,7 @@ import pytest
 
 from client import LIMIT_S
 
-FORK = {"type": "fork", "session": "s", "plain": False, "guard": ["sleep", "3600"]}
+FORK = {"type": "fork", "session": "s", "plain": False, "supervisor_command": ["sleep", "3600"]}
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def status(pid):
         return dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
 
 
-def test_the_template_says_when_it_is_ready(template):
+def test_the_template_reports_that_it_is_ready(template):
     ready = template().ready
     assert ready["type"] == "ready" and ready["protocol"] >= 1 and ready["python"].startswith("3.")
 
@@ -60,17 +60,17 @@ def test_randomness_is_not_shared(fork):
     assert len({number.rsplit("/", 1)[1] for number in numbers}) == 3
 
 
-def test_the_family_is_guard_and_kernel(fork):
+def test_a_fork_is_a_supervisor_and_a_kernel(fork):
     kernel = fork()
-    guard = kernel.answer["guard"]
-    assert status(kernel.pid)["PPid"] == str(guard)
-    assert status(guard)["PPid"] != str(fork.template.process.pid)
-    with open(f"/proc/{guard}/cmdline") as file:
+    supervisor = kernel.answer["supervisor_pid"]
+    assert status(kernel.pid)["PPid"] == str(supervisor)
+    assert status(supervisor)["PPid"] != str(fork.template.process.pid)
+    with open(f"/proc/{supervisor}/cmdline") as file:
         assert file.read().split("\0")[:-1] == ["sleep", "3600", str(kernel.pid)]
-    assert os.getpgid(kernel.pid) == kernel.pid != os.getpgid(guard)
+    assert os.getpgid(kernel.pid) == kernel.pid != os.getpgid(supervisor)
     with open(f"/proc/{kernel.pid}/oom_score_adj") as file:
         assert file.read() == "100\n"
-    folder = f"/proc/{guard}/fd"
+    folder = f"/proc/{supervisor}/fd"
     end = time.monotonic() + LIMIT_S
     while (held := sorted(os.listdir(folder))) != ["0", "1", "2"]:  # it loads its libraries
         assert time.monotonic() < end, held
@@ -80,7 +80,7 @@ def test_the_family_is_guard_and_kernel(fork):
     assert files["2"].startswith("pipe:")
 
 
-def test_a_kernel_has_nothing_of_the_templates_and_guards_sockets(fork):
+def test_a_kernel_holds_no_socket_of_the_template_or_supervisor(fork):
     kernel = fork()
     folder = f"/proc/{kernel.pid}/fd"
     held = [os.readlink(f"{folder}/{number}") for number in os.listdir(folder)]
@@ -88,20 +88,20 @@ def test_a_kernel_has_nothing_of_the_templates_and_guards_sockets(fork):
     assert os.readlink(f"{folder}/0") == "/dev/null"
 
 
-def test_orphans_of_the_kernel_come_to_the_guard(fork):
+def test_orphans_of_the_kernel_become_children_of_the_supervisor(fork):
     kernel = fork()
     run = kernel.run("!sh -c 'sleep 100 >/dev/null 2>&1 & echo $!'")
-    assert status(int(run.stdout))["PPid"] == str(kernel.answer["guard"])
+    assert status(int(run.stdout))["PPid"] == str(kernel.answer["supervisor_pid"])
     os.kill(int(run.stdout), signal.SIGKILL)
 
 
-def test_a_kernel_ends_with_its_guard_and_not_with_the_template(fork):
+def test_a_kernel_ends_with_its_supervisor_and_not_with_the_template(fork):
     kernel, other = fork(), fork()
     fork.template.close()
     assert fork.template.process.returncode == 0
     assert kernel.run("1+1").result == "2"
     watch = os.pidfd_open(kernel.pid)
-    os.kill(kernel.answer["guard"], signal.SIGKILL)
+    os.kill(kernel.answer["supervisor_pid"], signal.SIGKILL)
     import select
 
     assert select.select([watch], [], [], 30)[0]
@@ -115,7 +115,7 @@ def test_interrupts_reach_kernels_but_not_the_template(fork):
     run = kernel.follow(kernel.begin("import time; print('begun'); time.sleep(100)"), until="begun")
     assert kernel.interrupted(run).status == "interrupted"
     assert fork().run("1+1").result == "2"
-    with open(f"/proc/{kernel.answer['guard']}/status") as file:
+    with open(f"/proc/{kernel.answer['supervisor_pid']}/status") as file:
         ignored = next(line for line in file if line.startswith("SigIgn"))
     assert int(ignored.split()[1], 16) & (1 << (signal.SIGINT - 1)) == 0
 
@@ -147,8 +147,8 @@ def test_a_failed_fork_is_reported_and_the_template_continues(fork):
         (FORK, 0, "3 fds"),
         (FORK, 2, "3 fds"),
         ({"type": "dance"}, 3, "a request is a fork"),
-        ({**FORK, "guard": []}, 3, "a request is a fork"),
-        ({**FORK, "guard": ["/no/such/guard"]}, 3, "FileNotFoundError"),
+        ({**FORK, "supervisor_command": []}, 3, "a request is a fork"),
+        ({**FORK, "supervisor_command": ["/no/such/supervisor"]}, 3, "FileNotFoundError"),
     ):
         ends = [socket.socketpair() for _ in range(fds)]
         template.send(request, [end.fileno() for end, _ in ends])

@@ -10,7 +10,7 @@ import pytest
 from client import LIMIT_S, Gone
 
 
-def test_the_hello_says_who_is_there(kernel):
+def test_the_hello_frame_names_protocol_pid_and_python(kernel):
     hello = kernel.hello
     assert hello["type"] == "hello" and hello["protocol"] == 1 and hello["pid"] == kernel.pid
     assert hello["python"].startswith("3.") and hello["execution_count"] == 0
@@ -104,7 +104,7 @@ def test_code_continues_when_the_companion_leaves_and_the_next_client_gets_its_e
     ],
     ids=["task", "thread"],
 )
-def test_a_kernel_that_shows_something_between_cells_hears_each_companion(kernel, shows):
+def test_a_kernel_with_output_between_cells_answers_each_new_companion(kernel, shows):
     kernel.run(shows)
     for _ in range(30):
         kernel.disconnect()
@@ -112,7 +112,8 @@ def test_a_kernel_that_shows_something_between_cells_hears_each_companion(kernel
         assert kernel.probe_until_reply()["value"] == {"pid": kernel.pid}
 
 
-def test_a_kernel_without_a_client_can_print_and_exit(kernel, tmp_path):
+def test_a_kernel_without_a_client_can_print_and_exit(start, tmp_path):
+    kernel = start()
     told = tmp_path / "told"
     kernel.run(
         "import threading, time\ndef tell(n=0):\n    while True:\n        display(n); print(n); n += 1\n"
@@ -136,11 +137,12 @@ def test_a_long_session_does_not_freeze(kernel):
         assert kernel.run(f"{number}").result == str(number)
 
 
-def test_a_kernel_that_lets_go_has_ended_its_live_objects_and_waits_for_the_next(kernel):
+@pytest.mark.parametrize("kind", ["release", "let_go"])
+def test_a_detached_kernel_has_torn_down_its_live_objects(kernel, kind):
     kernel.run(
         "gone = []\nr = runtime.resource(list).teardown(lambda _: gone.append(1))\n_ = r.get()"
     )
-    answer = kernel.ask({"type": "let_go", "id": "g"})
+    answer = kernel.ask({"type": kind, "id": "g"})
     assert (answer["type"], answer["id"], answer["error"]) == ("reply", "g", None)
     assert answer["resources_count"] == 0
     try:

@@ -2,7 +2,8 @@
 
 Builtin containers and plain instances are compared in C, one level at a time; other objects are
 compared by their reduced form, so an attribute that an object leaves out of its state is not
-compared. Atoms are compared by value only: the sharing of texts has no effect.
+compared, unless its class declares the attribute as a field. Atoms are compared by value only: the
+sharing of texts has no effect.
 
 ```text
 pairs ──of one kind──▶ pairs of their parts ──▶ … ──one differs──▶ again, one by one: where?
@@ -248,6 +249,9 @@ class Comparison:
             some[_STATE_INDEX], same[_STATE_INDEX] = _align_attributes(
                 x, some[_STATE_INDEX], same[_STATE_INDEX]
             )
+        for name in _declared_fields(type(x)):
+            if _has_attribute(x, name) and not _has_attribute(y, name):
+                raise Different(x, f"came back without its field `{name}`")
         self._kept += (some, same, reduced, there)
         return [(some, same)]
 
@@ -468,6 +472,21 @@ def _align_attributes(x: Any, was: dict[Any, Any], now: dict[Any, Any]) -> Pairs
         names = ", ".join(sorted(map(str, was.keys() ^ now.keys()))[:3])
         raise Different(x, f"came back with other attributes: {names}")
     return list(was.values()), [now[name] for name in was]
+
+
+def _declared_fields(kind: type) -> list[str]:
+    """The fields of a data class or a class of attrs. A class of attrs without slots has the state
+    of its base with slots, which leaves out its own fields."""
+    own = getattr(kind, "__attrs_attrs__", ())
+    return [*getattr(kind, "__dataclass_fields__", ()), *(each.name for each in own)]
+
+
+def _has_attribute(obj: Any, name: str) -> bool:
+    try:
+        object.__getattribute__(obj, name)
+    except AttributeError:
+        return False
+    return True
 
 
 def _state_of_set(reduced: Any) -> Any:

@@ -12,9 +12,9 @@ def based(kind: type, base: type, args: tuple[Any, ...]) -> Any:
     return base.__new__(kind, *args)
 
 
-def fill(target: Any, told: tuple[type, Any, Any]) -> None:
+def fill(target: Any, parts: tuple[type, Any, Any]) -> None:
     """Sets the content by methods of the builtin class, then the attributes."""
-    base, content, state = told
+    base, content, state = parts
     if base.__name__ == "OrderedDict":
         for key, value in content:
             OrderedDict.__setitem__(target, key, value)

@@ -47,7 +47,7 @@ class StoreRequest:
     folder: str
     name: str
     generation: int
-    reason: str = "asked"
+    reason: str = "requested"
     session: str = "default"
     strict: bool = False
     dry_run: bool = False
@@ -58,7 +58,9 @@ class StoreRequest:
 
 
 def store_namespace(shell: Shell, request: StoreRequest, progress: Progress) -> dict[str, Any]:
-    """Writes the generation; returns its receipt and its size on disk. A dry run keeps no files.
+    """Writes the generation; returns its receipt and the size of its files, as lists show it.
+
+    A dry run keeps no files.
 
     # Errors
     `Losses`, `DiskFull`, `NotWritten`. Earlier stores are unchanged.
@@ -99,7 +101,7 @@ def store_namespace(shell: Shell, request: StoreRequest, progress: Progress) -> 
             raise Losses(_describe_losses(bad))
         if not request.dry_run:
             part_folder.commit_folder(text)
-        size = objects.size + buffers.size + len(text)
+        size = objects.size + buffers.size
     return {"receipt": [row.to_dict() for row in rows], "size_bytes": size}
 
 

@@ -136,13 +136,13 @@ impl From<CriuCheck> for CriuCheckEntry {
     fn from(check: CriuCheck) -> Self {
         let CriuCheck {
             what,
-            fine,
+            passed,
             detail,
             needed,
         } = check;
         Self {
             check: what,
-            verdict: match (fine, needed) {
+            verdict: match (passed, needed) {
                 (true, _) => DoctorVerdict::Ok,
                 (false, true) => DoctorVerdict::Broken,
                 (false, false) => DoctorVerdict::Warning,

@@ -175,18 +175,18 @@ struct GenerationEntry {
     /// Why the generation can't be reloaded; the other fields are then filled as far as they are known.
     damage: Option<String>,
     created_at: UtcTime,
-    /// Why it was stored: `asked`, `schedule`, `down`, `restart`, `evolve`, `restore` or `stop`.
+    /// Why it was stored: `requested`, `schedule`, `down`, `restart`, `evolve`, `restore` or `stop`.
     reason: String,
     session: String,
     size_bytes: u64,
     /// The version of Python.
     python: String,
-    variables: u64,
-    altered: u64,
-    unverified: u64,
+    variable_count: u64,
+    altered_count: u64,
+    unverified_count: u64,
     /// Variables that the generation can't restore: those that the store lost, and those that the last reload lost in
     /// addition.
-    lost: u64,
+    lost_count: u64,
     /// The losses of the last reload; `null` if the generation was not reloaded yet.
     reload: Option<ReloadEntry>,
 }
@@ -215,10 +215,10 @@ impl From<StoredGeneration> for GenerationEntry {
             session,
             size_bytes,
             python,
-            variables,
-            altered,
-            unverified,
-            lost,
+            variable_count: variables,
+            altered_count: altered,
+            unverified_count: unverified,
+            lost_count: lost,
             reload: reload.map(ReloadEntry::from),
         }
     }

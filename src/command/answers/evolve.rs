@@ -6,7 +6,8 @@ use crate::protocol::evolve::container_reports::{
     EvolveCheck, NonVariableState, RestoreMethod, SessionReceipt,
 };
 use crate::protocol::evolve::{
-    BodyChange, EvolveCaller, EvolveRecord, EvolveRunId, EvolveStage, RunTask, StageRecord,
+    BodyChange, EvolveCaller, EvolveRecord, EvolveRunId, EvolveStage, EvolveStatus, RunTask,
+    StageRecord,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -16,7 +17,47 @@ use serde::Serialize;
 pub(crate) struct EvolveStartedAnswer {
     /// `started` or `stopping`.
     pub(crate) status: &'static str,
-    pub(crate) run: EvolveRunId,
+    pub(crate) id: EvolveRunId,
+}
+
+/// The current or last evolve.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct EvolveStatusAnswer {
+    evolve_in_progress: bool,
+    /// Whether the run is in the stage `swapping` or `verifying`: the keeper has not verified the new container yet.
+    restart_pending: bool,
+    latest_id: Option<EvolveRunId>,
+    /// `succeeded` only after the keeper has verified the new container.
+    latest_status: Option<EvolveStage>,
+    /// The stage of the active run.
+    stage: Option<EvolveStage>,
+    /// The reason given for the latest run.
+    reason: Option<String>,
+    /// Why the latest run failed.
+    why: Option<String>,
+}
+
+impl From<EvolveStatus> for EvolveStatusAnswer {
+    fn from(status: EvolveStatus) -> Self {
+        let EvolveStatus {
+            evolve_in_progress,
+            restart_pending,
+            latest_run,
+            latest_status,
+            stage,
+            reason,
+            why,
+        } = status;
+        Self {
+            evolve_in_progress,
+            restart_pending,
+            latest_id: latest_run,
+            latest_status,
+            stage,
+            reason,
+            why,
+        }
+    }
 }
 
 /// The runs, newest first, each without its checks, receipts and other state.
@@ -33,29 +74,20 @@ impl From<Vec<EvolveRecord>> for EvolveHistoryAnswer {
     }
 }
 
-/// The log of a run.
-#[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct EvolveLogAnswer {
-    pub(crate) run: EvolveRunId,
-    pub(crate) status: Option<EvolveStage>,
-    pub(crate) log: String,
-}
-
 /// What a run changed in the body.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct EvolveDiffAnswer {
-    pub(crate) run: EvolveRunId,
+    pub(crate) id: EvolveRunId,
     pub(crate) changes: Vec<BodyChange>,
 }
 
 /// Everything about a run.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct EvolveRunAnswer {
-    run: EvolveRunId,
+    id: EvolveRunId,
     task: RunTask,
     reason: Option<String>,
-    /// Who requested the run.
-    by: EvolveCaller,
+    requested_by: EvolveCaller,
     force: bool,
     dry_run: bool,
     started_at: UtcTime,
@@ -63,7 +95,7 @@ pub(crate) struct EvolveRunAnswer {
     status: EvolveStage,
     stages: Vec<StageEntry>,
     /// The stage that failed.
-    gate: Option<EvolveStage>,
+    failed_stage: Option<EvolveStage>,
     /// Why the stage failed, in a sentence.
     why: Option<String>,
     /// The last log lines about the failure.
@@ -73,9 +105,9 @@ pub(crate) struct EvolveRunAnswer {
     /// The id of the image that the run built or rolled back to.
     image: Option<String>,
     /// The id of the previous image.
-    previous: Option<String>,
+    previous_image: Option<String>,
     /// The digest of the body from which the image was built.
-    body: Option<String>,
+    body_digest: Option<String>,
     /// How long requests were refused.
     refused_seconds: Option<f64>,
     /// The result for each session's variables.
@@ -83,7 +115,7 @@ pub(crate) struct EvolveRunAnswer {
     /// The result for other state: shells, jobs, terminals, MCP sessions.
     other_state: Vec<NonVariableState>,
     /// The path of the body beneath the project.
-    folder: Option<String>,
+    body_folder: Option<String>,
     /// Why the run is not committed to the project's git repository, if there is a repository.
     not_committed_because: Option<String>,
 }
@@ -112,9 +144,9 @@ struct EvolveCheckEntry {
 #[derive(Debug, Serialize, JsonSchema)]
 struct SessionReceiptEntry {
     session: String,
-    /// `process` when the whole kernel was frozen and restored, `objects` when its variables were stored and reloaded,
-    /// `nothing` when both failed.
-    by: RestoreMethod,
+    /// `process`: the whole kernel was checkpointed and restored. `objects`: its variables were stored and reloaded.
+    /// `nothing`: both failed.
+    restored_by: RestoreMethod,
     rows: Vec<ReceiptEntry>,
     /// Why something is missing, in addition to the rows.
     why: Option<String>,
@@ -156,13 +188,13 @@ impl From<SessionReceipt> for SessionReceiptEntry {
     fn from(receipt: SessionReceipt) -> Self {
         let SessionReceipt {
             session,
-            by,
+            by: restored_by,
             rows,
             why,
         } = receipt;
         Self {
             session,
-            by,
+            restored_by,
             rows: receipt_entries(rows),
             why,
         }
@@ -181,7 +213,7 @@ impl From<EvolveRecord> for EvolveRunAnswer {
             began,
             status,
             stages,
-            gate,
+            failed_stage,
             why,
             log_tail,
             checks,
@@ -190,32 +222,32 @@ impl From<EvolveRecord> for EvolveRunAnswer {
             body,
             refused_ms,
             receipt,
-            besides,
+            other_state,
             folder,
-            untold,
+            not_committed_because,
         } = record;
         Self {
-            run,
+            id: run,
             task,
             reason,
-            by,
+            requested_by: by,
             force,
             dry_run,
             started_at: UtcTime::from_seconds(began),
             status,
             stages: stages.into_iter().map(StageEntry::from).collect(),
-            gate,
+            failed_stage,
             why,
             log_tail,
             checks: checks.into_iter().map(EvolveCheckEntry::from).collect(),
             image,
-            previous,
-            body,
+            previous_image: previous,
+            body_digest: body,
             refused_seconds: refused_ms.map(seconds_from_ms),
             receipt: receipt.into_iter().map(SessionReceiptEntry::from).collect(),
-            other_state: besides,
-            folder,
-            not_committed_because: untold,
+            other_state,
+            body_folder: folder,
+            not_committed_because,
         }
     }
 }

@@ -101,8 +101,6 @@ pub(crate) struct KernelspecsAnswer {
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct KernelspecRemovedAnswer {
     pub(crate) name: String,
-    /// Whether there was such a kernelspec.
-    pub(crate) removed: bool,
 }
 
 /// A kernelspec, by which Jupyter offers a session as a kernel.
@@ -144,7 +142,7 @@ impl From<Kernelspec> for KernelspecEntry {
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct InitAnswer {
     /// The folder of the body.
-    pub(crate) body: PathBuf,
+    pub(crate) body_folder: PathBuf,
     pub(crate) files: Vec<InitFile>,
 }
 

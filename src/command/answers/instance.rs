@@ -172,8 +172,8 @@ pub(crate) struct InstanceEntry {
     pub(crate) engine: Option<EngineChoice>,
     /// The machine of the engine and of the address; `null` if it is this machine.
     pub(crate) machine: Option<String>,
-    /// `ADDRESS:PORT` of the HTTP API.
-    pub(crate) kernel: Option<String>,
+    /// The URL of the HTTP API.
+    pub(crate) kernel_url: Option<String>,
     pub(crate) project: Option<String>,
 }
 
@@ -240,7 +240,7 @@ pub(crate) enum DoctorVerdict {
 /// A line of a log.
 #[derive(Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct LogLine {
-    /// The time at the begin of the line.
+    /// The time at the start of the line.
     logged_at: Option<super::UtcTime>,
     /// `error`, `warn`, `info`, `debug` or `trace`.
     level: Option<String>,

@@ -29,7 +29,7 @@ pub(super) use cryo::{
     GenerationAnswer, GenerationsRemovedAnswer, ReloadAnswer, StoreAnswer, StoredStatesAnswer,
 };
 pub(super) use evolve::{
-    EvolveDiffAnswer, EvolveHistoryAnswer, EvolveLogAnswer, EvolveRunAnswer, EvolveStartedAnswer,
+    EvolveDiffAnswer, EvolveHistoryAnswer, EvolveRunAnswer, EvolveStartedAnswer, EvolveStatusAnswer,
 };
 pub(super) use host::{
     ConfigAnswer, ConfigEntry, CopyAnswer, DesktopAnswer, InitAnswer, InitFile, KernelspecAnswer,
@@ -41,8 +41,8 @@ pub(super) use instance::{
 };
 pub(super) use mcp::{ClientAnswer, ServersAnswer, ToolResultAnswer, ToolsAnswer};
 pub(super) use runs::{
-    ExecAnswer, InterruptAnswer, ResetAnswer, RunsAnswer, ShellAnswer, StartedAnswer,
-    TerminalsAnswer,
+    ExecAnswer, InterruptAnswer, ListedRunStatus, ResetAnswer, RunsAnswer, ShellAnswer,
+    StartedAnswer, TerminalEndedAnswer, TerminalsAnswer,
 };
 pub(super) use sessions::{SessionEntry, SessionRemovedAnswer, SessionsAnswer};
 

@@ -5,7 +5,7 @@ use crate::protocol::kernel::{
     ExecReply, KernelReply, KernelReport, KernelState, MimeBundle, RunError, RunStatus, RunSummary,
     TruncatedOutput,
 };
-use crate::protocol::pty::{TerminalList, TerminalSummary};
+use crate::protocol::pty::{TerminalEnded, TerminalList, TerminalSummary};
 use crate::protocol::restored::{LostVariable, RestoredFrom, SkippedGeneration};
 use crate::protocol::shell::ShellReply;
 use schemars::JsonSchema;
@@ -200,12 +200,12 @@ pub(super) struct RestoredEntry {
     /// Whether there may have been more runs: the machine stopped before the count was written to the disk.
     runs_after_is_estimate: bool,
     /// Variables that were restored.
-    variables: u64,
+    variable_count: u64,
     /// Variables that were lost.
     lost_count: u64,
     /// Lost variables that the receipt of the store called saved or recipe.
-    lost_unexpectedly: u64,
-    /// The first 50 lost variables; those counted in `lost_unexpectedly` come first.
+    unexpected_loss_count: u64,
+    /// The first 50 lost variables; those counted in `unexpected_loss_count` come first.
     lost: Vec<LostVariable>,
     /// Newer generations that could not be reloaded.
     skipped: Vec<SkippedGeneration>,
@@ -234,9 +234,9 @@ impl From<RestoredFrom> for RestoredEntry {
             created_at: UtcTime::from_seconds(created),
             runs_after,
             runs_after_is_estimate,
-            variables,
+            variable_count: variables,
             lost_count,
-            lost_unexpectedly,
+            unexpected_loss_count: lost_unexpectedly,
             lost,
             skipped,
             warnings,
@@ -257,13 +257,57 @@ pub(crate) struct RunsAnswer {
     runs: Vec<RunEntry>,
 }
 
+/// The status of a run in the list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ListedRunStatus {
+    /// Waits for other work.
+    Queued,
+    /// Has started.
+    Running,
+    /// Ended without an exception.
+    Completed,
+    /// Ended by an exception, or because its kernel exited.
+    Failed,
+    /// Ended by a timeout or an interrupt request.
+    Interrupted,
+    /// The companion ended before the run did.
+    Lost,
+}
+
+impl ListedRunStatus {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Running => "running",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Interrupted => "interrupted",
+            Self::Lost => "lost",
+        }
+    }
+}
+
+impl From<&RunSummary> for ListedRunStatus {
+    fn from(run: &RunSummary) -> Self {
+        match run.status {
+            status if status.is_queued(run.timing_ms) => Self::Queued,
+            RunStatus::Running => Self::Running,
+            RunStatus::Completed => Self::Completed,
+            RunStatus::Failed => Self::Failed,
+            RunStatus::Interrupted => Self::Interrupted,
+            RunStatus::Lost => Self::Lost,
+        }
+    }
+}
+
 /// A run.
 #[derive(Debug, Serialize, JsonSchema)]
 struct RunEntry {
     id: String,
     kind: CodeOrCommand,
     session: String,
-    status: RunStatus,
+    status: ListedRunStatus,
     /// The first line of the code, or of the command, shortened.
     code: String,
     execution_count: Option<u64>,
@@ -282,16 +326,17 @@ impl RunsAnswer {
                 true => CodeOrCommand::Command,
                 false => CodeOrCommand::Code,
             };
+            let status = ListedRunStatus::from(&run);
             let RunSummary {
                 id,
                 session,
-                status,
+                status: _,
                 code,
                 execution_count,
                 created,
                 timing_ms,
-                stdout,
-                stderr,
+                stdout_bytes,
+                stderr_bytes,
             } = run;
             RunEntry {
                 id,
@@ -302,8 +347,8 @@ impl RunsAnswer {
                 execution_count,
                 created_at: UtcTime::from_seconds(created),
                 duration_seconds: seconds_from_ms(timing_ms),
-                stdout_bytes: stdout,
-                stderr_bytes: stderr,
+                stdout_bytes,
+                stderr_bytes,
             }
         });
         Self {
@@ -373,6 +418,28 @@ pub(crate) struct TerminalsAnswer {
     terminals: Vec<TerminalEntry>,
 }
 
+/// The terminal that was ended.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct TerminalEndedAnswer {
+    id: String,
+    /// The shell's exit code, 128+n for signal n.
+    returncode: u8,
+}
+
+impl From<TerminalEnded> for TerminalEndedAnswer {
+    fn from(ended: TerminalEnded) -> Self {
+        let TerminalEnded {
+            status: _,
+            id,
+            code,
+        } = ended;
+        Self {
+            id,
+            returncode: code,
+        }
+    }
+}
+
 /// A terminal.
 #[derive(Debug, Serialize, JsonSchema)]
 struct TerminalEntry {
@@ -382,7 +449,7 @@ struct TerminalEntry {
     /// The shell's exit code, after the end.
     returncode: Option<u8>,
     /// The number of connected clients.
-    viewers: u64,
+    viewer_count: u64,
     /// Whether one of them is the writer.
     has_writer: bool,
     cols: u16,
@@ -411,7 +478,7 @@ impl From<TerminalList> for TerminalsAnswer {
                 id,
                 program,
                 returncode: exit,
-                viewers,
+                viewer_count: viewers,
                 has_writer: writer,
                 cols,
                 rows,

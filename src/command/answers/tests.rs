@@ -92,7 +92,7 @@ fn each_example_has_the_shape_of_its_answer() {
 
 /// Each key of each answer follows the rules of this module.
 #[test]
-fn keys_tell_times_durations_and_sizes() {
+fn key_suffixes_match_times_durations_and_sizes() {
     let schema = schema();
     for (name, definition) in schema["$defs"].as_object().unwrap() {
         let Some(properties) = definition["properties"].as_object() else {
@@ -166,7 +166,7 @@ fn collect_commands(command: &clap::Command, path: &str, found: &mut BTreeSet<St
     }
 }
 
-/// `osctl evolve show RUN` is the command `osctl evolve show`.
+/// `osctl evolve show ID` is the command `osctl evolve show`.
 fn command_path(command: &str) -> String {
     let words = command.split(' ');
     let words = words.take_while(|word| word.starts_with(|c: char| c.is_ascii_lowercase()));

@@ -7,8 +7,11 @@ mod upload;
 use super::CommandContext;
 use super::answers::CopyAnswer;
 use super::candidates::path_candidates;
+use super::format_duration;
 use crate::error::{Result, VerbOutcome};
 use crate::host::files::TransferredBytes;
+use crate::protocol::words::count_noun;
+use crate::ui::format_bytes;
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 pub(super) use plan::REMOTE_PREFIX;
@@ -46,6 +49,25 @@ pub(super) struct CopyReport {
     /// Bytes of file data without holes.
     pub(super) bytes: u64,
     pub(super) seconds: f64,
+}
+
+impl CopyReport {
+    /// The report in one line, without kinds of entries that were not copied.
+    fn summary(&self) -> String {
+        let other = [(self.folders, "folder"), (self.links, "link")];
+        let other = other.into_iter().filter(|(count, _)| *count > 0);
+        let counts: Vec<String> = [(self.files, "file")]
+            .into_iter()
+            .chain(other)
+            .map(|(count, noun)| count_noun(usize::try_from(count).unwrap_or(usize::MAX), noun))
+            .collect();
+        format!(
+            "copied {}, {} in {}",
+            counts.join(", "),
+            format_bytes(self.bytes),
+            format_duration(self.seconds)
+        )
+    }
 }
 
 pub(crate) async fn run(args: CpArgs, cx: &CommandContext) -> Result<VerbOutcome> {
@@ -95,9 +117,32 @@ pub(crate) async fn run(args: CpArgs, cx: &CommandContext) -> Result<VerbOutcome
         seconds: started_at.elapsed().as_secs_f64(),
         ..copied
     };
-    // In this case stdout carries the data.
-    if cx.ui.json && !is_out {
-        cx.ui.print_json(&CopyAnswer::from(copied))?;
+    match cx.ui.json {
+        // In this case stdout carries the data.
+        true if is_out => {}
+        true => cx.ui.print_json(&CopyAnswer::from(copied))?,
+        false => cx.ui.print_message(copied.summary()),
     }
     Ok(VerbOutcome::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::CopyReport;
+
+    #[test]
+    fn the_summary_names_only_kinds_that_were_copied() {
+        let mut report = CopyReport {
+            files: 3,
+            bytes: 2048,
+            seconds: 0.4,
+            ..CopyReport::default()
+        };
+        assert_eq!(report.summary(), "copied 3 files, 2.00 KiB in 400 ms");
+        (report.files, report.folders, report.links) = (0, 1, 2);
+        assert_eq!(
+            report.summary(),
+            "copied 0 files, 1 folder, 2 links, 2.00 KiB in 400 ms"
+        );
+    }
 }

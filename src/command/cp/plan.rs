@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_there_is_followed_to_the_file() {
+    fn a_remote_link_to_a_file_is_followed() {
         let entry = |kind: &str, real: Option<&str>| -> FileEntry {
             let entry = serde_json::json!({"name": "l", "path": "/l", "kind": kind, "size": 0,
                 "allocated": 0, "mode": "0644", "mtime": "0.0", "real": real});
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn it_lands_as_docker_users_know_it() {
+    fn the_destination_follows_docker_cp() {
         let rule = |source, there, slashed| choose_placement(source, there, slashed, "x").ok();
         use {CopyPlacement::*, CopySource as S, DestinationKind as T};
         assert_eq!(rule(S::File, T::Nothing, false), Some(As));
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dot_means_what_is_in_a_folder() {
+    fn a_path_that_ends_in_a_dot_means_the_content_of_a_folder() {
         let name =
             |path: &str| local_name(Path::new(path)).map(|n| n.to_string_lossy().into_owned());
         assert_eq!(name("a/b/"), Some("b".into()));

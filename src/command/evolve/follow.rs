@@ -8,14 +8,18 @@ use crate::error::{EXIT_INTERRUPTED, EXIT_NEGATIVE, Result, VerbOutcome};
 use crate::host::follow_evolve::{FollowOutcome, follow_keeper_run, wait_for_run_end};
 use crate::host::keeper::KeeperContainer;
 use crate::protocol::cryo::CryoVerdict;
-use crate::protocol::evolve::{EvolveRecord, EvolveRunId, EvolveStage};
+use crate::protocol::evolve::{CANCELLED_BY_USER, EvolveRecord, EvolveRunId, EvolveStage};
+use crate::protocol::words::count_noun;
+use crate::ui::WorkSpinner;
 
+/// Follows a run to its end and reports the result. `target` is the image of a rollback.
 pub(super) async fn to_the_end(
     keeper: &KeeperContainer<'_>,
     run: &EvolveRunId,
+    target: Option<&str>,
+    work: WorkSpinner,
     cx: &CommandContext,
 ) -> Result<VerbOutcome> {
-    let work = cx.ui.start_work(&format!("evolve {run} has started"));
     let end = follow_keeper_run(keeper, run, &work).await?;
     drop(work);
     let FollowOutcome::RunEnded(record) = end else {
@@ -29,7 +33,7 @@ pub(super) async fn to_the_end(
         EvolveStage::Succeeded => VerbOutcome::Done,
         _ => VerbOutcome::Code(EXIT_NEGATIVE),
     };
-    report_end(&record, outcome, cx)
+    report_end(&record, target, outcome, cx)
 }
 
 /// Like [`to_the_end`], but for a run that is being cancelled: a successful run is reported with exit code 1.
@@ -45,11 +49,12 @@ pub(super) async fn to_its_stop(
         EvolveStage::Succeeded => VerbOutcome::Code(EXIT_NEGATIVE),
         _ => VerbOutcome::Done,
     };
-    report_end(&record, outcome, cx)
+    report_end(&record, None, outcome, cx)
 }
 
 fn report_end(
     record: &EvolveRecord,
+    target: Option<&str>,
     outcome: VerbOutcome,
     cx: &CommandContext,
 ) -> Result<VerbOutcome> {
@@ -57,62 +62,75 @@ fn report_end(
         cx.ui.print_json(&EvolveRunAnswer::from(record.clone()))?;
         return Ok(outcome);
     }
-    print_end(record, cx)?;
-    if let Some(why) = &record.untold {
+    match record.status {
+        EvolveStage::Succeeded => print_success(record, target, cx),
+        _ => print_failed_stage(record, outcome, cx),
+    }
+    if let Some(why) = &record.not_committed_because {
         cx.ui
             .print_message(format!("no commit on `osctl/evolve`: {why}"));
     }
     Ok(outcome)
 }
 
-/// Prints the result for people.
-fn print_end(record: &EvolveRecord, cx: &CommandContext) -> Result<()> {
+/// Prints the result of a successful run for people.
+fn print_success(record: &EvolveRecord, target: Option<&str>, cx: &CommandContext) {
     let run = &record.run;
     let took = format_duration(record.total_seconds());
-    if record.status == EvolveStage::Succeeded {
-        let end = match record.dry_run {
-            true => "passed the dry run",
-            false => "succeeded",
-        };
-        cx.ui.print_line(format!("evolve {run} {end} ({took})"));
-        if let Some(ms) = record.refused_ms {
-            let refused = format_duration(ms / 1e3);
-            cx.ui
-                .print_line(format!("  requests refused for {refused}"));
-        }
-        for receipt in &record.receipt {
-            let lost = receipt
-                .rows
-                .iter()
-                .filter(|r| r.verdict == CryoVerdict::Lost);
-            let (session, lost) = (&receipt.session, lost.count());
-            let whole = receipt.rows.len() - lost;
-            cx.ui.print_line(format!(
-                "  session `{session}`: {whole} variables kept, {lost} lost"
-            ));
-        }
-        for lost in record.besides.iter().filter(|one| !one.kept) {
-            cx.ui.print_line(non_variable_line(lost));
-        }
-        return Ok(());
+    let end = match record.dry_run {
+        true => "passed the dry run",
+        false => "succeeded",
+    };
+    cx.ui.print_line(format!("evolve {run} {end} ({took})"));
+    if let Some(target) = target {
+        cx.ui.print_line(format!("  the container runs {target}"));
     }
+    if let Some(ms) = record.refused_ms {
+        let refused = format_duration(ms / 1e3);
+        cx.ui.print_line(format!("  downtime {refused}"));
+    }
+    for receipt in &record.receipt {
+        let lost = receipt
+            .rows
+            .iter()
+            .filter(|r| r.verdict == CryoVerdict::Lost);
+        let (session, lost) = (&receipt.session, lost.count());
+        let whole = receipt.rows.len() - lost;
+        let kept = count_noun(whole, "variable");
+        cx.ui
+            .print_line(format!("  session `{session}`: {kept} kept, {lost} lost"));
+    }
+    for lost in record.other_state.iter().filter(|one| !one.kept) {
+        cx.ui.print_line(non_variable_line(lost));
+    }
+}
+
+/// Prints the failed stage for people: an error, unless the user has cancelled the run.
+fn print_failed_stage(record: &EvolveRecord, outcome: VerbOutcome, cx: &CommandContext) {
+    let run = &record.run;
     for text in &record.log_tail {
         cx.ui.print_detail(text);
     }
-    let gate = record.gate.map_or("?", EvolveStage::as_str);
+    let stage = record.failed_stage.map_or("unknown", EvolveStage::as_str);
     let why = record.why.as_deref().unwrap_or("unknown reason");
-    let end = match (record.status, record.gate) {
-        (EvolveStage::RolledBack, _) => "the old container keeps running",
+    let end = match (record.status, record.failed_stage) {
+        (EvolveStage::RolledBack, _) => "the old image runs again",
         // The keeper has given up on the run.
         (_, Some(EvolveStage::Swapping | EvolveStage::Verifying)) => {
             "the running container is unknown"
         }
         _ => "nothing was changed",
     };
-    cx.ui
-        .print_warning(format!("evolve {run} failed while {gate}: {why}; {end}"));
+    let sentence = match why.strip_prefix(CANCELLED_BY_USER) {
+        // The keeper may have added what else happened.
+        Some(rest) => format!("evolve {run} was cancelled while {stage}{rest}; {end}"),
+        None => format!("evolve {run}: the stage `{stage}` failed: {why}; {end}"),
+    };
+    match outcome {
+        VerbOutcome::Done => cx.ui.print_warning(sentence),
+        VerbOutcome::Code(_) => cx.ui.print_error(sentence),
+    }
     let show = cx.instance.osctl_command(&format!("evolve show {run}"));
     let logs = cx.instance.osctl_command(&format!("evolve logs {run}"));
     cx.ui.print_message(format!("next: {show}, or {logs}"));
-    Ok(())
 }

@@ -48,7 +48,7 @@ struct EvolveBeginArgs {
     /// Return after the start; do not wait for the end
     #[arg(long)]
     detach: bool,
-    /// Interrupt code that still runs after the grace period
+    /// Interrupt code that still runs after the grace time; replace the container even if it hangs or is paused
     #[arg(long)]
     force: bool,
 }
@@ -63,9 +63,9 @@ enum EvolveVerb {
     /// List the evolves
     #[command(aliases = ["ls", "list"])]
     History,
-    /// Return to the previous image, or to the image of RUN
+    /// Return to the previous image, or to the image of an evolve
     Rollback(EvolveRollbackArgs),
-    /// Show an evolve: stages, failed gate, kept and lost state
+    /// Show an evolve: stages, failed stage, kept and lost state
     Show(EvolveRunArgs),
     /// Show the log of an evolve
     #[command(alias = "log")]
@@ -77,7 +77,7 @@ enum EvolveVerb {
 #[derive(Debug, Args)]
 struct EvolveRollbackArgs {
     /// ID of the evolve whose image to return to, its first characters, or `last`
-    #[arg(value_name = "RUN", add = ArgValueCandidates::new(evolve_runs))]
+    #[arg(value_name = "ID", add = ArgValueCandidates::new(evolve_runs))]
     run: Option<String>,
     /// Reason to record in the history
     #[arg(long, value_name = "TEXT")]
@@ -85,7 +85,7 @@ struct EvolveRollbackArgs {
     /// Return after the start; do not wait for the end
     #[arg(long)]
     detach: bool,
-    /// Interrupt code that still runs after the grace period
+    /// Interrupt code that still runs after the grace time; replace the container even if it hangs or is paused
     #[arg(long)]
     force: bool,
 }
@@ -100,7 +100,7 @@ struct EvolveStopArgs {
 #[derive(Debug, Args)]
 struct EvolveLogsArgs {
     /// ID of the evolve, its first characters, or `last`
-    #[arg(value_name = "RUN", add = ArgValueCandidates::new(evolve_runs))]
+    #[arg(value_name = "ID", add = ArgValueCandidates::new(evolve_runs))]
     run: String,
     /// Follow new lines
     #[arg(short, long)]
@@ -110,8 +110,15 @@ struct EvolveLogsArgs {
 #[derive(Debug, Args)]
 struct EvolveRunArgs {
     /// ID of the evolve, its first characters, or `last`
-    #[arg(value_name = "RUN", add = ArgValueCandidates::new(evolve_runs))]
+    #[arg(value_name = "ID", add = ArgValueCandidates::new(evolve_runs))]
     run: String,
+}
+
+impl EvolveArgs {
+    /// Whether the command builds from the body, instead of asking about evolves or ending one.
+    pub(crate) fn starts_evolve(&self) -> bool {
+        self.verb.is_none()
+    }
 }
 
 /// The parsed arguments.
@@ -274,18 +281,35 @@ async fn begin_run(
         KeeperReply::Busy { run } => return Err(run_in_progress_error(keeper, &run, "")),
         other => return Err(unexpected_reply_error(&other)),
     };
+    let target = match ask {
+        KeeperRequest::Rollback(_) => find_rollback_target(keeper, &run).await,
+        _ => None,
+    };
+    let started = match &target {
+        Some(target) => format!("evolve {run} has started: a rollback to {target}"),
+        None => format!("evolve {run} has started"),
+    };
     if !detach {
-        return follow::to_the_end(keeper, &run, cx).await;
+        let work = cx.ui.start_work(&started);
+        return follow::to_the_end(keeper, &run, target.as_deref(), work, cx).await;
     }
     let logs = cx.instance.osctl_command(&format!("evolve logs -f {run}"));
     if cx.ui.json {
         let status = "started";
-        cx.ui.print_json(&EvolveStartedAnswer { status, run })?;
+        cx.ui.print_json(&EvolveStartedAnswer { status, id: run })?;
     } else {
-        cx.ui.print_line(format!("evolve {run} has started"));
+        cx.ui.print_line(started);
         cx.ui.print_message(format!("next: {logs}"));
     }
     Ok(VerbOutcome::Done)
+}
+
+/// Describes the image to which the keeper rolls back. A keeper that does not answer is reported later.
+async fn find_rollback_target(keeper: &KeeperContainer<'_>, run: &EvolveRunId) -> Option<String> {
+    match keeper.request_reply(&KeeperRequest::History {}).await {
+        Ok(KeeperReply::History { runs }) => record_text::rollback_target(run, &runs),
+        _ => None,
+    }
 }
 
 /// Starts a stopped keeper, which then finishes its active run. Errors are ignored, because a broken keeper is replaced
@@ -297,7 +321,7 @@ pub(super) async fn wake_keeper(engine: &Engine, cx: &CommandContext) {
     }
 }
 
-/// Cancels the active run. A run that has already passed its last gate is reported as succeeded.
+/// Cancels the active run. A run that has already passed its last stage is reported as succeeded.
 async fn stop_run(
     keeper: &KeeperContainer<'_>,
     detach: bool,
@@ -311,7 +335,7 @@ async fn stop_run(
         match cx.ui.json {
             true => cx.ui.print_json(&EvolveStartedAnswer {
                 status: "stopping",
-                run,
+                id: run,
             })?,
             false => cx.ui.print_line(format!("cancelling evolve {run}")),
         }

@@ -1,38 +1,53 @@
 //! The complete record of an evolve run as text for people.
 
-use crate::command::{format_age, format_duration};
+use crate::command::{format_age, format_duration, short_image_id};
 use crate::protocol::cryo::CryoVerdict;
 use crate::protocol::evolve::container_reports::{NonVariableState, RestoreMethod, SessionReceipt};
-use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage, RunTask};
+use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveRunId, EvolveStage, RunTask};
 
 /// The record as lines.
 pub(super) fn record_lines(record: &EvolveRecord) -> Vec<String> {
     let mut lines = Vec::new();
     let mut row = |what: &str, value: String| lines.push(format!("{what:<10}{value}"));
-    row("run", record.run.to_string());
+    row("id", record.run.to_string());
     row("task", task_word(record).into());
     row("by", caller_words(record).into());
-    row("began", format!("{} ago", format_age(record.began)));
+    row("started", format!("{} ago", format_age(record.began)));
     row("status", status_words(record).into());
     row("took", format_duration(record.total_seconds()));
     for (what, text) in [("reason", &record.reason), ("why", &record.why)] {
         text.iter().for_each(|text| row(what, text.clone()));
     }
-    if let Some(why) = &record.untold {
+    if let Some(why) = &record.not_committed_because {
         row("git", format!("no commit: {why}"));
     }
     if let Some(ms) = record.refused_ms {
         let refused = format_duration(ms / 1e3);
         row("refused", format!("requests for {refused}"));
     }
-    let images = [("image", &record.image), ("before", &record.previous)];
+    let images = [("image", &record.image), ("previous", &record.previous)];
     for (what, id) in images.into_iter().chain([("body", &record.body)]) {
         id.iter().for_each(|id| row(what, id.to_string()));
     }
     lines.extend(stage_lines(record));
-    lines.extend(gate_lines(record));
+    lines.extend(failed_stage_lines(record));
     lines.extend(receipt_lines(record));
     lines
+}
+
+/// The image to which a run rolls back, and the evolve that built the image, if the history has it.
+pub(super) fn rollback_target(run: &EvolveRunId, records: &[EvolveRecord]) -> Option<String> {
+    let record = records.iter().find(|record| record.run == *run)?;
+    let image = record.image.as_ref()?;
+    let has_built = |other: &&EvolveRecord| {
+        let is_success = other.status == EvolveStage::Succeeded && !other.dry_run;
+        other.task == RunTask::Evolve && is_success && other.image.as_ref() == Some(image)
+    };
+    let id = short_image_id(image);
+    Some(match records.iter().find(has_built) {
+        Some(built) => format!("the image of evolve {} ({id})", built.run),
+        None => format!("the image {id}"),
+    })
 }
 
 /// The purpose of a run in a word or two.
@@ -45,6 +60,12 @@ pub(super) fn task_word(record: &EvolveRecord) -> &'static str {
     }
 }
 
+/// The reason of a failure, or else the reason given for the run: a table can cut only its last column.
+pub(super) fn why_or_reason(record: &EvolveRecord) -> &str {
+    let why = record.why.as_deref().or(record.reason.as_deref());
+    why.unwrap_or_default()
+}
+
 fn caller_words(record: &EvolveRecord) -> &'static str {
     match (record.by, record.force) {
         (EvolveCaller::Host, false) => "the host",
@@ -55,11 +76,11 @@ fn caller_words(record: &EvolveRecord) -> &'static str {
 }
 
 fn status_words(record: &EvolveRecord) -> &'static str {
-    match (record.status, record.gate) {
+    match (record.status, record.failed_stage) {
         (EvolveStage::Succeeded, _) if record.dry_run => {
             "succeeded: dry run, the container was not replaced"
         }
-        (EvolveStage::RolledBack, _) => "rolled_back: the old container keeps running",
+        (EvolveStage::RolledBack, _) => "rolled_back: the old image runs again",
         // The keeper has given up on the run.
         (EvolveStage::Failed, Some(EvolveStage::Swapping | EvolveStage::Verifying)) => {
             "failed: the running container is unknown"
@@ -83,9 +104,9 @@ fn stage_lines(record: &EvolveRecord) -> Vec<String> {
     with_title("stages", each.collect())
 }
 
-/// The failed gate with its details.
-fn gate_lines(record: &EvolveRecord) -> Vec<String> {
-    let Some(gate) = record.gate else {
+/// The failed stage with its details.
+fn failed_stage_lines(record: &EvolveRecord) -> Vec<String> {
+    let Some(stage) = record.failed_stage else {
         return Vec::new();
     };
     let failed = record.checks.iter().filter(|check| !check.passed);
@@ -93,7 +114,7 @@ fn gate_lines(record: &EvolveRecord) -> Vec<String> {
     let log = record.log_tail.iter();
     let log = log.map(|text| format!("  | {}", text));
     let all: Vec<String> = failed.chain(log).collect();
-    let title = format!("failed gate: {}", gate.as_str());
+    let title = format!("failed stage: {}", stage.as_str());
     match all.is_empty() {
         true => vec![title],
         false => with_title(&title, all),
@@ -109,7 +130,7 @@ fn receipt_lines(record: &EvolveRecord) -> Vec<String> {
     with_title(
         "kept and lost",
         sessions
-            .chain(record.besides.iter().map(non_variable_line))
+            .chain(record.other_state.iter().map(non_variable_line))
             .collect(),
     )
 }
@@ -155,7 +176,7 @@ fn with_title(title: &str, lines: Vec<String>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::record_lines;
+    use super::{record_lines, rollback_target, why_or_reason};
     use crate::protocol::evolve::EvolveRecord;
     use serde_json::json;
 
@@ -167,13 +188,13 @@ mod tests {
                 {"stage": "building", "began": 1000.0, "seconds": 12.5},
                 {"stage": "testing", "began": 1012.5, "seconds": 3.0},
             ],
-            "gate": null, "why": null, "log_tail": [], "image": "sha256:2", "previous": "sha256:1",
+            "failed_stage": null, "why": null, "log_tail": [], "image": "sha256:2", "previous": "sha256:1",
             "body": "sha256:b", "refused_ms": 640.0,
             "receipt": [{"session": "default", "by": "objects", "rows": [
                 {"name": "x", "verdict": "saved", "type": "int", "bytes": 1, "why": null},
                 {"name": "s", "verdict": "lost", "type": "socket", "bytes": 0, "why": "it is a socket"},
             ]}],
-            "besides": [
+            "other_state": [
                 {"what": "shell:default", "kept": true, "detail": "it is in `/data`"},
                 {"what": "job:default", "kept": false, "detail": "`make` ends with the container"},
             ],
@@ -191,12 +212,20 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_and_lost_is_told_thing_by_thing() {
+    fn the_why_of_a_run_takes_the_place_of_its_reason() {
+        assert_eq!(why_or_reason(&record(json!({}))), "more");
+        let failed = record(json!({"why": "the build failed"}));
+        assert_eq!(why_or_reason(&failed), "the build failed");
+        assert_eq!(why_or_reason(&record(json!({"reason": null}))), "");
+    }
+
+    #[test]
+    fn kept_and_lost_state_is_listed_item_by_item() {
         let lines = record_lines(&record(json!({})));
         assert_has(
             &lines,
             &[
-                "run       20261121-100000",
+                "id        20261121-100000",
                 "by        the host",
                 "took      15.5 s",
                 "reason    more",
@@ -213,9 +242,9 @@ mod tests {
     }
 
     #[test]
-    fn the_gate_is_told_with_its_last_lines_and_nothing_is_lost_then() {
+    fn the_failed_stage_is_shown_with_its_last_lines() {
         let lines = record_lines(&record(json!({
-            "status": "rolled_back", "gate": "verifying", "why": "`kernel` is not ready",
+            "status": "rolled_back", "failed_stage": "verifying", "why": "`kernel` is not ready",
             "log_tail": ["no module named x"],
             "checks": [
                 {"name": "exec", "passed": true, "detail": "fine", "ms": 1.0},
@@ -225,9 +254,9 @@ mod tests {
         assert_has(
             &lines,
             &[
-                "status    rolled_back: the old container keeps running",
+                "status    rolled_back: the old image runs again",
                 "why       `kernel` is not ready",
-                "failed gate: verifying",
+                "failed stage: verifying",
                 "  services: `kernel` is not ready",
                 "  | no module named x",
             ],
@@ -236,7 +265,26 @@ mod tests {
             !lines.iter().any(|line| line.contains("lost")),
             "{lines:#?}"
         );
-        let lines = record_lines(&record(json!({"status": "failed", "gate": "building"})));
+        let lines = record_lines(&record(
+            json!({"status": "failed", "failed_stage": "building"}),
+        ));
         assert_has(&lines, &["status    failed: nothing was changed"]);
+    }
+
+    #[test]
+    fn a_rollback_names_its_image_and_the_evolve_that_built_the_image() {
+        let back = record(json!({"run": "20261121-120000", "task": "rollback"}));
+        let built = record(json!({}));
+        let other = record(json!({"run": "20261121-110000", "image": "sha256:3"}));
+        let target = |records: &[EvolveRecord]| rollback_target(&back.run, records);
+        assert_eq!(
+            target(&[back.clone(), other.clone(), built]).unwrap(),
+            "the image of evolve 20261121-100000 (sha256:2)"
+        );
+        assert_eq!(
+            target(&[back.clone(), other.clone()]).unwrap(),
+            "the image sha256:2"
+        );
+        assert_eq!(target(&[other]), None);
     }
 }

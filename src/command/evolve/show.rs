@@ -1,19 +1,18 @@
 //! `osctl evolve status`, `history`, `show`, `logs` and `diff`.
 
 use super::CommandContext;
-use super::record_text::{record_lines, task_word};
+use super::record_text::{record_lines, task_word, why_or_reason};
 use crate::command::answers::{
-    EvolveDiffAnswer, EvolveHistoryAnswer, EvolveLogAnswer, EvolveRunAnswer,
+    EvolveDiffAnswer, EvolveHistoryAnswer, EvolveRunAnswer, EvolveStatusAnswer,
 };
+use crate::command::follow::CTRL_C_EXIT_CODE;
 use crate::command::format_duration;
-use crate::error::{Error, Result, VerbOutcome};
+use crate::command::logs::LogChunkPrinter;
+use crate::error::{Result, VerbOutcome};
 use crate::host::keeper::{KeeperContainer, unexpected_reply_error};
 use crate::protocol::evolve::{
     EvolveRecord, EvolveRunId, EvolveStage, FileEdit, KeeperReply, KeeperRequest,
 };
-
-/// Maximum length of a log in the `--json` document, which holds it as one string.
-const MAX_JSON_LOG_BYTES: usize = 32 << 20;
 
 pub(super) async fn show_status(
     keeper: &KeeperContainer<'_>,
@@ -24,7 +23,7 @@ pub(super) async fn show_status(
         other => return Err(unexpected_reply_error(&other)),
     };
     if cx.ui.json {
-        cx.ui.print_json(&status)?;
+        cx.ui.print_json(&EvolveStatusAnswer::from(status))?;
         return Ok(VerbOutcome::Done);
     }
     let Some(run) = &status.latest_run else {
@@ -32,7 +31,7 @@ pub(super) async fn show_status(
         return Ok(VerbOutcome::Done);
     };
     let mut rows = vec![
-        ("run", run.to_string()),
+        ("id", run.to_string()),
         (
             "status",
             status.latest_status.map_or("?", EvolveStage::as_str).into(),
@@ -58,24 +57,19 @@ pub(super) async fn show_history(
         cx.ui.print_json(&EvolveHistoryAnswer::from(runs))?;
         return Ok(VerbOutcome::Done);
     }
-    if runs.is_empty() {
-        cx.ui.print_line("no evolve yet");
-        return Ok(VerbOutcome::Done);
-    }
-    let head = ["RUN", "TASK", "STATUS", "TOOK", "WHY"].map(str::to_owned);
+    let head = ["ID", "TASK", "STATUS", "TOOK", "WHY"].map(str::to_owned);
     let rows = std::iter::once(head.to_vec()).chain(runs.iter().map(history_row));
-    cx.ui.print_table(&rows.collect::<Vec<_>>());
+    cx.ui.print_list(&rows.collect::<Vec<_>>(), "no evolve yet");
     Ok(VerbOutcome::Done)
 }
 
 fn history_row(record: &EvolveRecord) -> Vec<String> {
-    let why = record.why.as_ref().or(record.reason.as_ref());
     vec![
         record.run.to_string(),
         task_word(record).into(),
         record.status.to_string(),
         format_duration(record.total_seconds()),
-        why.cloned().unwrap_or_default(),
+        why_or_reason(record).into(),
     ]
 }
 
@@ -112,40 +106,19 @@ pub(super) async fn show_logs(
         offset: 0,
         follow,
     };
-    let mut whole = String::new();
-    let mut last = None;
-    let mut on_reply = |reply| {
-        match reply {
-            KeeperReply::Log { text, .. } if cx.ui.json => {
-                whole.push_str(&text);
-                if whole.len() > MAX_JSON_LOG_BYTES {
-                    let message = format!("the log is longer than {MAX_JSON_LOG_BYTES} bytes");
-                    let logs = cx.instance.osctl_command(&format!("evolve logs {run}"));
-                    let hint = format!("`{logs}` shows the log without this limit");
-                    return Err(Error::precondition(message, hint).into());
-                }
-            }
-            KeeperReply::Log { text, .. } => cx.ui.print_text(&text)?,
-            KeeperReply::Record(record) => last = Some(record),
-            _ => {}
-        }
-        Ok(())
+    let mut printer = LogChunkPrinter::default();
+    let mut on_reply = |reply| match reply {
+        KeeperReply::Log { text, .. } => printer.print_chunk(text.as_bytes(), cx),
+        _ => Ok(()),
     };
     tokio::select! {
         outcome = keeper.send_request(&request, &mut on_reply) => outcome?,
         interrupted = tokio::signal::ctrl_c() => {
             interrupted?;
-            return Err(Error::Interrupted.into());
+            return Ok(VerbOutcome::Code(CTRL_C_EXIT_CODE));
         }
     }
-    if cx.ui.json {
-        let status = last.map(|record| record.status);
-        cx.ui.print_json(&EvolveLogAnswer {
-            run: run.clone(),
-            status,
-            log: whole,
-        })?;
-    }
+    printer.print_rest(cx)?;
     Ok(VerbOutcome::Done)
 }
 
@@ -162,7 +135,7 @@ pub(super) async fn show_diff(
         other => return Err(unexpected_reply_error(&other)),
     };
     if cx.ui.json {
-        cx.ui.print_json(&EvolveDiffAnswer { run, changes })?;
+        cx.ui.print_json(&EvolveDiffAnswer { id: run, changes })?;
         return Ok(VerbOutcome::Done);
     }
     if changes.is_empty() {

@@ -3,7 +3,7 @@
 use super::filter::McpFilterArgs;
 use crate::command::answers::ClientAnswer;
 use crate::command::{CommandContext, launch_command};
-use crate::error::{Result, VerbOutcome};
+use crate::error::{Error, Result, VerbOutcome};
 use crate::host::connect::{
     self, ClientConfigPaths, ClientFileChange, ConnectClient, LaunchCommand,
 };
@@ -72,7 +72,7 @@ pub(super) async fn connect_client(
     show_change(&change, client, cx);
     let mut tools = None;
     if !how.dry_run && !no_verify {
-        let work = cx.ui.start_work("testing the connection");
+        let work = cx.ui.start_request("testing the connection");
         let found = connect::probe_command(&call).await?;
         drop(work);
         tools = Some(found.tools.len());
@@ -123,17 +123,23 @@ pub(super) fn disconnect_client(
         &name,
         &ClientConfigPaths::for_home(&cx.folders.home),
     )?;
-    show_change(&change, client, cx);
     let title = client.title();
-    let is_done = change.is_unchanged() || apply_change(&change, client, &how, cx)?;
+    if change.is_unchanged() {
+        let message = format!(
+            "{title} is not connected: `{}` has no server `{name}`",
+            change.file.display()
+        );
+        let hint = format!(
+            "`osctl --instance NAME mcp disconnect {}` removes the server of another instance",
+            client.name()
+        );
+        return Err(Error::usage(message, hint).into());
+    }
+    show_change(&change, client, cx);
+    let is_done = apply_change(&change, client, &how, cx)?;
     if cx.ui.json {
         cx.ui
             .print_json(&change_answer(&change, client, name, is_done))?;
-    } else if change.is_unchanged() {
-        cx.ui.print_message(format!(
-            "{title} is not connected: `{}` has no server `{name}`",
-            change.file.display()
-        ));
     } else if is_done {
         cx.ui.print_message(format!(
             "removed osctl from {title}; next: {}",

@@ -8,10 +8,10 @@ use clap_complete::engine::ArgValueCandidates;
 #[derive(Debug, Args)]
 pub(crate) struct McpFilterArgs {
     /// Offer only these servers, separated by commas; `*` matches any text
-    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = parse_pattern, add = ArgValueCandidates::new(server_names))]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = parse_pattern, add = ArgValueCandidates::new(server_names))]
     servers: Vec<String>,
-    /// Offer only these tools by their names in the client, such as `filesystem__read_*`
-    #[arg(long, value_name = "PATTERN", value_delimiter = ',', value_parser = parse_pattern)]
+    /// Offer only these tools, separated by commas, by their names in the client, such as `filesystem__read_*`
+    #[arg(long, value_name = "PATTERN,...", value_delimiter = ',', value_parser = parse_pattern)]
     tools: Vec<String>,
 }
 

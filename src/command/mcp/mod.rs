@@ -32,7 +32,7 @@ pub(crate) struct McpArgs {
 
 #[derive(Debug, Subcommand)]
 enum McpVerb {
-    /// List the servers
+    /// List the servers (default)
     #[command(alias = "list")]
     Ls,
     /// List the tools of one or all servers
@@ -109,7 +109,7 @@ async fn list_servers(cx: &CommandContext) -> Result<VerbOutcome> {
             detail,
         ]
     }));
-    cx.ui.print_table(&rows);
+    cx.ui.print_list(&rows, "no servers");
     Ok(VerbOutcome::Done)
 }
 
@@ -140,7 +140,7 @@ async fn list_tools(server: Option<&str>, cx: &CommandContext) -> Result<VerbOut
     let (mut all, mut missing_servers) = (Vec::new(), Vec::new());
     let mut params = json!({"_meta": {LIST_WAIT_KEY: TOOLS_LIST_TIMEOUT.as_secs()}});
     loop {
-        let work = cx.ui.start_work("listing the tools");
+        let work = cx.ui.start_request("listing the tools");
         let page = client
             .send_server_request(server, "tools/list", params)
             .await?;
@@ -169,12 +169,12 @@ async fn list_tools(server: Option<&str>, cx: &CommandContext) -> Result<VerbOut
         })?;
         return Ok(VerbOutcome::Done);
     }
-    let mut rows = vec![vec!["NAME".to_owned(), "DOES".to_owned()]];
+    let mut rows = vec![vec!["NAME".to_owned(), "DESCRIPTION".to_owned()]];
     rows.extend(
         all.into_iter()
             .map(|(tool, _)| vec![tool.name, first_sentence(&tool.description)]),
     );
-    cx.ui.print_table(&rows);
+    cx.ui.print_list(&rows, "no tools");
     Ok(VerbOutcome::Done)
 }
 
@@ -226,7 +226,7 @@ async fn call_tool(
     cx: &CommandContext,
 ) -> Result<VerbOutcome> {
     let params = json!({"name": tool, "arguments": parse_arguments(words)?});
-    let work = cx.ui.start_work(&format!("calling `{tool}`"));
+    let work = cx.ui.start_request(&format!("calling `{tool}`"));
     let result = cx
         .companion_client()?
         .send_server_request(Some(server), "tools/call", params)

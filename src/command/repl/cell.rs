@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_kernel_a_cell_is_judged_by_its_looks() {
+    fn without_a_kernel_brackets_and_indentation_end_a_cell() {
         assert!(cell(&["x = 1"]).looks_whole());
         let mut block = cell(&["for x in y:"]);
         assert!(!block.looks_whole());

@@ -39,7 +39,7 @@ const EXIT_WORDS: &[&str] = &["exit", "quit", "exit()", "quit()"];
 #[derive(Debug, Args)]
 pub(crate) struct ReplArgs {
     /// Session to use; created if missing
-    #[arg(short, long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
+    #[arg(short, long, value_name = "NAME", default_value = DEFAULT_SESSION, add = ArgValueCandidates::new(session_names))]
     session: String,
     /// Save figures in this folder
     #[arg(long, value_name = "DIR")]

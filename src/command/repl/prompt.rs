@@ -10,6 +10,7 @@ use crate::protocol::session::{CodeCursor, Completions};
 use crate::protocol::text_sanitizer::is_printable;
 use crate::ui::Ui;
 use anyhow::Context as _;
+use parking_lot::Mutex;
 use rustyline::completion::{Completer, Pair};
 use rustyline::error::ReadlineError;
 use rustyline::highlight::Highlighter;
@@ -18,7 +19,7 @@ use rustyline::history::FileHistory;
 use rustyline::validate::Validator;
 use rustyline::{ColorMode, CompletionType, Config, Editor, Helper};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
 
@@ -95,7 +96,7 @@ impl ReplPrompt {
         let (before, indent) = (cell.code_before(), cell.indent.clone());
         let editor = Arc::clone(&self.editor);
         let reading = tokio::task::spawn_blocking(move || {
-            let mut editor = editor.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut editor = editor.lock();
             if let Some(names) = editor.helper_mut() {
                 names.before = before;
             }
@@ -111,7 +112,7 @@ impl ReplPrompt {
 
     /// Adds a cell to the history file immediately, so that it is kept however the console ends.
     pub(super) fn add_history(&self, code: &str) {
-        let mut editor = self.editor.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut editor = self.editor.lock();
         let added = editor
             .add_history_entry(code.trim_end())
             .and_then(|_| editor.append_history(&self.history));
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_begin_elsewhere_are_not_offered() {
+    fn candidates_that_start_outside_the_line_are_not_offered() {
         assert!(name_candidates("x = 1\n", "gr", found(2)).is_none());
         assert!(name_candidates("", "gr", found(9)).is_none());
     }

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_keys_are_dockers() {
+    fn key_names_follow_docker() {
         assert_eq!(keys("ctrl-p,ctrl-q").sequence, [0x10, 0x11]);
         assert_eq!(keys("ctrl-],ctrl-]").sequence, [0x1d, 0x1d]);
         assert_eq!(keys("a,ctrl-@").sequence, [b'a', 0]);
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_whole_sequence_leaves() {
+    fn only_the_whole_key_sequence_detaches() {
         let mut keys = keys("ctrl-p,ctrl-q");
         assert_eq!(keys.filter_typed(b"ls\r"), (b"ls\r".to_vec(), false));
         assert_eq!(keys.filter_typed(b"a\x10"), (b"a".to_vec(), false));
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_repeats_itself_is_found_wherever_it_begins() {
+    fn a_repetitive_key_sequence_is_found_at_any_start() {
         let mut keys = keys("a,a,b");
         assert_eq!(keys.filter_typed(b"aaaab"), (b"aa".to_vec(), true));
         assert_eq!(keys.filter_typed(b"aac"), (b"aac".to_vec(), false));

@@ -5,7 +5,7 @@ mod keys;
 mod signals;
 
 use super::CommandContext;
-use crate::error::{Error, Result, VerbOutcome};
+use crate::error::{EXIT_INTERRUPTED, Error, Result, VerbOutcome};
 use crate::host::terminal::{TerminalClient, TerminalEvent};
 use crate::protocol::pty::{AttachQuery, TerminalEndReason};
 use crate::ui::screen::{self, ScreenKeyboard, TerminalScreen};
@@ -94,7 +94,7 @@ pub(super) async fn run(plan: TerminalPlan, cx: &CommandContext) -> Result<VerbO
             cx.ui.print_message(format!(
                 "terminal `{id}` keeps running; `{attach_command}` returns to it"
             ));
-            Err(Error::Interrupted.into())
+            Ok(VerbOutcome::Code(EXIT_INTERRUPTED))
         }
     }
 }
@@ -113,7 +113,7 @@ async fn open_terminal(
                 return Err(Error::Interrupted.into());
             },
             () = sleep(TERMINAL_NOTE_DELAY), if work.is_none() => {
-                work = Some(cx.ui.start_work("opening a terminal"));
+                work = Some(cx.ui.start_request("opening a terminal"));
             }
         }
     }

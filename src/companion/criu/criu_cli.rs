@@ -144,7 +144,7 @@ impl CriuTool {
         let _ = fs::remove_file(&pidfile);
         let mut command = Command::new("/proc/self/exe");
         command
-            .args(["reaper", "--thaw"])
+            .args(["reaper", "--restore"])
             .arg(&pidfile)
             .arg(CRIU_PROGRAM)
             .arg("restore")

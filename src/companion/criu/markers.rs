@@ -1,5 +1,5 @@
-//! Checkpoint markers: files that record which checkpoint holds which session, `.frozen/SESSION.json` beside the
-//! checkpoints.
+//! Checkpoint markers: files that record which checkpoint holds which session, `.markers/SESSION.json` beside the
+//! checkpoints. A marker of a former companion stays in the former folder until it is removed.
 //!
 //! The marker is written before the checkpoint gets its number and before the process ends. The owner of the session
 //! (in `kernel`) removes the marker when the session has a kernel again. So every companion generation knows which
@@ -8,11 +8,12 @@
 
 use super::manifest::CriuManifest;
 use super::store::CriuStore;
+use crate::atomic_write::{Durability, atomic_write, sync_folder};
 use crate::companion::kernel::{KernelCheckpoint, is_session_name};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::fs::{self, DirBuilder, File};
-use std::io::{self, Write};
+use std::fs::{self, DirBuilder};
+use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -20,7 +21,10 @@ use std::path::{Path, PathBuf};
 const CRIU_MARKER_VERSION: u32 = 1;
 
 /// No checkpoint name starts with a dot.
-const CRIU_MARKER_FOLDER: &str = ".frozen";
+const CRIU_MARKER_FOLDER: &str = ".markers";
+
+/// The folder of companions before 0.1.0.
+const FORMER_CRIU_MARKER_FOLDER: &str = ".frozen";
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct CriuMarker {
@@ -65,30 +69,31 @@ impl CriuMarkers {
         Self { root }
     }
 
+    /// The place of a session's marker: the former folder if the marker is there, so that there are never two.
     pub(super) fn path(&self, session: &str) -> PathBuf {
-        self.root
-            .join(CRIU_MARKER_FOLDER)
-            .join(format!("{session}.json"))
+        let in_folder = |folder| self.root.join(folder).join(format!("{session}.json"));
+        let former = in_folder(FORMER_CRIU_MARKER_FOLDER);
+        match former.exists() {
+            true => former,
+            false => in_folder(CRIU_MARKER_FOLDER),
+        }
     }
 
-    /// Writes the marker to a temporary file, syncs it and renames it.
+    /// Writes the marker to the disk.
     ///
     /// # Errors
     /// When the write fails; an earlier marker stays untouched.
     pub(super) fn write(&self, marker: &CriuMarker) -> io::Result<PathBuf> {
-        let folder = self.root.join(CRIU_MARKER_FOLDER);
+        let path = self.path(&marker.session);
+        let folder = path.parent().unwrap_or(&self.root);
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
-            .create(&folder)?;
-        let path = self.path(&marker.session);
-        let mut file = tempfile::NamedTempFile::new_in(&folder)?;
-        file.write_all(&serde_json::to_vec(marker)?)?;
-        file.as_file().sync_all()?;
-        file.persist(&path)?;
-        // Sync the name of the file, and that of the folder, which may be new.
-        File::open(&folder)?.sync_all()?;
-        File::open(&self.root)?.sync_all()?;
+            .create(folder)?;
+        let text = serde_json::to_vec(marker)?;
+        atomic_write(&path, &text, Durability::FolderSynced)?;
+        // The folder of the markers may be new.
+        sync_folder(&self.root)?;
         Ok(path)
     }
 
@@ -98,8 +103,10 @@ impl CriuMarkers {
 
     /// Lists all markers, each with a quick check of its checkpoint.
     pub(super) fn list_all(&self, store: &CriuStore) -> Vec<FoundCriuMarker> {
-        let entries = fs::read_dir(self.root.join(CRIU_MARKER_FOLDER))
+        let folders = [FORMER_CRIU_MARKER_FOLDER, CRIU_MARKER_FOLDER];
+        let entries = folders
             .into_iter()
+            .filter_map(|folder| fs::read_dir(self.root.join(folder)).ok())
             .flatten();
         let paths = entries.flatten().map(|entry| entry.path());
         let markers = paths.filter(|path| path.extension().is_some_and(|e| e == "json"));
@@ -143,7 +150,7 @@ fn read_marker(path: &Path) -> Result<CriuMarker, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{CriuMarker, CriuMarkers};
+    use super::{CRIU_MARKER_FOLDER, CriuMarker, CriuMarkers, FORMER_CRIU_MARKER_FOLDER};
     use crate::companion::criu::store::CriuStore;
     use crate::companion::criu::store::tests::write;
     use std::fs;
@@ -170,6 +177,28 @@ mod tests {
         fs::write(&path, later).unwrap();
         fs::write(path.with_file_name(".tmpabc"), "{").unwrap();
         assert_eq!(markers.list_all(&store), []);
+    }
+
+    #[test]
+    fn a_marker_of_a_former_companion_stays_in_its_folder_until_it_is_removed() {
+        let root = tempfile::tempdir().unwrap();
+        let (store, markers) = (
+            CriuStore::open(root.path().into()),
+            CriuMarkers::new(root.path().into()),
+        );
+        let former = root.path().join(FORMER_CRIU_MARKER_FOLDER);
+        fs::create_dir(&former).unwrap();
+        let former = former.join("default.json");
+        fs::write(&former, CRIU_MARKER_V1_JSON).unwrap();
+        let marker = markers.read("default").unwrap();
+        assert_eq!(markers.write(&marker).unwrap(), former);
+        let mut found = markers.list_all(&store);
+        assert_eq!(found.len(), 1);
+        found.remove(0).checkpoint.remove_marker();
+        assert_eq!(markers.list_all(&store), []);
+        let today = root.path().join(CRIU_MARKER_FOLDER).join("default.json");
+        assert_eq!(markers.write(&marker).unwrap(), today);
+        assert_eq!(markers.list_all(&store).len(), 1);
     }
 
     #[test]

@@ -48,7 +48,7 @@ use progress::CriuProgress;
 pub(crate) use refusal::CriuRefusal;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+use std::sync::Arc;
 use store::{CriuStore, FoundCheckpoint};
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
@@ -70,7 +70,7 @@ impl From<&super::CompanionSettings> for CriuSettings {
     fn from(settings: &super::CompanionSettings) -> Self {
         Self {
             checkpoint_folder: settings.data_folder.join("criu"),
-            object_folder: settings.cryo.folder.clone(),
+            object_folder: settings.cryo_folder(),
             work_folder: settings.run_folder.join("criu"),
             is_enabled: settings.criu,
         }
@@ -92,7 +92,7 @@ pub(crate) struct Criu {
     object_store: Arc<dyn KernelObjectStore>,
     /// Held by the operation that runs: a checkpoint, a restore or a trial.
     operation_lock: Arc<Mutex<()>>,
-    current_operation: Arc<StdMutex<CriuOperation>>,
+    current_operation: Arc<parking_lot::Mutex<CriuOperation>>,
 }
 
 /// The running checkpoint or restore, and its progress.
@@ -233,10 +233,7 @@ impl Criu {
 
     /// Bytes that the checkpoint or restore of a session has moved up to now, and the total if known.
     pub(crate) fn transferred_bytes(&self, session: &str) -> (u64, Option<u64>) {
-        let current = self
-            .current_operation
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let current = self.current_operation.lock();
         match current.session == session {
             true => current.progress.read(),
             false => (0, None),
@@ -246,10 +243,7 @@ impl Criu {
     /// Starts the progress of an operation.
     fn start_progress(&self, session: &str) -> Arc<CriuProgress> {
         let progress = Arc::new(CriuProgress::default());
-        let mut current = self
-            .current_operation
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.current_operation.lock();
         *current = CriuOperation {
             session: session.to_owned(),
             progress: Arc::clone(&progress),

@@ -67,7 +67,7 @@ impl KernelObjectStore for CryoService {
             files: true,
             seen: None,
         };
-        Box::pin(store_in_cryo(self, request, StoreReason::Asked))
+        Box::pin(store_in_cryo(self, request, StoreReason::Requested))
     }
 
     fn back_up_objects(&self, session: &str) -> BoxFuture<'_, Result<Value, String>> {

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_ids_are_in_use() {
+    fn ids_of_running_processes_are_in_use() {
         let own = std::process::id() as i32;
         assert_eq!(find_pids_in_use(&[own, i32::MAX].into()), [own].into());
         assert!(read_pid_max().unwrap() > own);

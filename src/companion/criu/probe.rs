@@ -1,6 +1,7 @@
 //! The check whether processes can be checkpointed here, and why not.
 
 use super::criu_cli::CriuTool;
+use super::error_text::CriuFailure;
 use super::pid_reservation;
 use super::store::CriuStore;
 use crate::protocol::criu::CriuCheck;
@@ -16,8 +17,11 @@ use tokio::process::Command;
 const CAP_SYS_PTRACE: u32 = 19;
 const CAP_SYS_ADMIN: u32 = 21;
 
-/// Hint: how a container gets the capabilities.
-const CRIU_CAPABILITY_HINT: &str = "run `osctl up --criu`";
+/// How a container gets the rights for checkpoints.
+const CRIU_RIGHTS_HINT: &str = "run `osctl up --criu`";
+
+/// The check on which most others depend: the other checks have the same fix.
+const CRIU_ENABLED_CHECK: &str = "enabled";
 
 /// Detail of the check when the trial is skipped.
 const CRIU_TRIAL_SKIPPED: &str = "not tried: a checkpoint or restore runs right now";
@@ -31,13 +35,19 @@ pub(super) struct CriuFindings {
 
 impl CriuFindings {
     pub(super) fn is_available(&self) -> bool {
-        self.checks.iter().all(|check| check.fine || !check.needed)
+        self.checks
+            .iter()
+            .all(|check| check.passed || !check.needed)
     }
 
     /// The result as one sentence.
     pub(super) fn message(&self) -> String {
-        let missing = self.checks.iter().filter(|c| !c.fine && c.needed);
-        let missing: Vec<&str> = missing.map(|check| check.detail.as_str()).collect();
+        let missing = self.checks.iter().filter(|c| !c.passed && c.needed);
+        let mut missing: Vec<&CriuCheck> = missing.collect();
+        if missing.iter().any(|check| check.what == CRIU_ENABLED_CHECK) {
+            missing.retain(|check| check.what == CRIU_ENABLED_CHECK);
+        }
+        let missing: Vec<&str> = missing.iter().map(|check| check.detail.as_str()).collect();
         match missing.is_empty() {
             true => "kernels can be checkpointed and restored here".into(),
             false => format!("kernels can't be checkpointed here: {}", missing.join("; ")),
@@ -83,13 +93,14 @@ pub(super) async fn probe_criu(
         check_program(version),
         check_capabilities(&status),
         check_seccomp(&status),
-        check_pid_reservation(placed),
     ];
+    // Without `--criu`, no IDs are reserved.
+    checks.extend(is_wanted.then(|| check_pid_reservation(placed)));
     let mut findings = CriuFindings {
         checks: Vec::new(),
         warnings: list_warnings(),
     };
-    let may_try = checks.iter().all(|check| check.fine || !check.needed);
+    let may_try = checks.iter().all(|check| check.passed || !check.needed);
     if may_try {
         checks.push(match tool {
             Some(tool) => check_trial(tool).await,
@@ -103,7 +114,7 @@ pub(super) async fn probe_criu(
 fn build_check(what: &str, needed: bool, result: Result<String, String>) -> CriuCheck {
     CriuCheck {
         what: what.into(),
-        fine: result.is_ok(),
+        passed: result.is_ok(),
         detail: result.unwrap_or_else(|why| why),
         needed,
     }
@@ -112,13 +123,18 @@ fn build_check(what: &str, needed: bool, result: Result<String, String>) -> Criu
 fn check_enabled(is_wanted: bool) -> CriuCheck {
     let result = match is_wanted {
         true => Ok("the instance was started with `--criu`".into()),
-        false => Err("the instance was started without `--criu`".into()),
+        false => Err(format!(
+            "the instance was started without `--criu`: {CRIU_RIGHTS_HINT}"
+        )),
     };
-    build_check("enabled", true, result)
+    build_check(CRIU_ENABLED_CHECK, true, result)
 }
 
 fn check_program(version: Result<String, String>) -> CriuCheck {
-    let result = version.map(|version| format!("criu {version}"));
+    let result = version.map(|version| format!("criu {version} is installed"));
+    let result = result.map_err(|why| {
+        format!("{why}: add the package `criu` to `body/Dockerfile`, then run `osctl evolve`")
+    });
     build_check("program", true, result)
 }
 
@@ -133,9 +149,9 @@ fn check_capabilities(status: &str) -> CriuCheck {
         .map(|(name, _)| *name)
         .collect();
     let result = match missing.is_empty() {
-        true => Ok("SYS_PTRACE and SYS_ADMIN".into()),
+        true => Ok("the container has SYS_PTRACE and SYS_ADMIN".into()),
         false => Err(format!(
-            "the capabilities {} are missing: {CRIU_CAPABILITY_HINT}",
+            "the container does not have {}: {CRIU_RIGHTS_HINT}",
             missing.join(" and ")
         )),
     };
@@ -144,17 +160,21 @@ fn check_capabilities(status: &str) -> CriuCheck {
 
 fn check_seccomp(status: &str) -> CriuCheck {
     let result = match find_status_field(status, "Seccomp:") {
-        Some("0") | None => Ok("no profile".into()),
-        Some(_) => Err("a seccomp profile prevents it: run `osctl up --criu`".into()),
+        Some("0") | None => Ok("no profile filters system calls".into()),
+        Some(_) => Err(format!(
+            "a seccomp profile filters the system calls of checkpoints: {CRIU_RIGHTS_HINT}"
+        )),
     };
     build_check("seccomp", true, result)
 }
 
 fn check_pid_reservation(placed: &PidReservation) -> CriuCheck {
     let result = match placed {
-        PidReservation::Reserved(begin) => Ok(format!("process IDs start at {begin}")),
+        PidReservation::Reserved(begin) => Ok(format!(
+            "new processes have IDs from {begin} on, which no checkpoint needs"
+        )),
         PidReservation::Failed(why) => Err(format!(
-            "the process IDs of checkpoints can't be reserved, so a restore may find them in use: {why}"
+            "no process IDs are reserved ({why}), so that a restore fails while another process uses an ID of the checkpoint; `osctl restart` tries again"
         )),
     };
     build_check("ids", false, result)
@@ -171,7 +191,7 @@ fn list_warnings() -> Vec<String> {
     let is_refused = network.is_ok_and(|network| {
         getsockopt(&network, PassCred).is_err_and(|error| error == Errno::EOPNOTSUPP)
     });
-    let problem = "this version of Linux can't checkpoint a kernel with a network socket, even if the socket only listens";
+    let problem = "this version of Linux can't checkpoint a kernel with a network socket, even if the socket only listens; close the sockets first";
     is_refused.then(|| problem.to_owned()).into_iter().collect()
 }
 
@@ -206,12 +226,18 @@ async fn checkpoint_and_restore(tool: &CriuTool, images: &Path) -> Result<(), St
     let pid = sleeper.id().ok_or("the trial process ended immediately")?;
     let dumped = tool.dump(pid.cast_signed(), images).await;
     sleeper.kill().await.map_err(|error| error.to_string())?;
-    dumped.map_err(|reason| reason.why)?;
+    dumped.map_err(describe_failure)?;
     // Dropping the restored process ends it.
     tool.restore(images)
         .await
         .map(drop)
-        .map_err(|reason| reason.why)
+        .map_err(describe_failure)
+}
+
+/// Why criu failed, and the fix if there is one.
+fn describe_failure(failure: CriuFailure) -> String {
+    let hint = failure.hint.map(|hint| format!(": {hint}"));
+    failure.why + &hint.unwrap_or_default()
 }
 
 fn find_status_field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
@@ -228,7 +254,7 @@ mod tests {
     #[test]
     fn missing_prerequisites_are_named_with_their_fix() {
         let status = "Name:\tosctl\nCapEff:\t00000000802c04fb\nSeccomp:\t0\n";
-        assert!(check_capabilities(status).fine && check_seccomp(status).fine);
+        assert!(check_capabilities(status).passed && check_seccomp(status).passed);
         let status = "CapEff:\t00000000800404fb\nSeccomp:\t2\n";
         let findings = CriuFindings {
             checks: vec![
@@ -243,11 +269,27 @@ mod tests {
         let message = findings.message();
         for part in [
             "not installed",
+            "body/Dockerfile",
             "SYS_PTRACE and SYS_ADMIN",
             "seccomp",
             "up --criu",
         ] {
             assert!(message.contains(part), "{message}");
         }
+    }
+
+    #[test]
+    fn an_instance_without_criu_names_one_fix() {
+        let findings = CriuFindings {
+            checks: vec![
+                check_enabled(false),
+                check_capabilities("CapEff:\t00000000800404fb\n"),
+            ],
+            warnings: Vec::new(),
+        };
+        assert_eq!(
+            findings.message(),
+            "kernels can't be checkpointed here: the instance was started without `--criu`: run `osctl up --criu`"
+        );
     }
 }

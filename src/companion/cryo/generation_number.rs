@@ -4,8 +4,9 @@
 //! before a number leaves this module, and stays when all generations of the name are removed. A crash before the
 //! answer of a store therefore costs a number, and never makes one number mean two states.
 
+use crate::atomic_write::{Durability, atomic_write, sync_folder};
 use std::fs::{self, DirBuilder, File};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
@@ -23,7 +24,7 @@ pub(super) fn allocate_number(folder: &Path) -> io::Result<u64> {
         .mode(0o700)
         .create(folder)?;
     if is_new && let Some(parent) = folder.parent() {
-        File::open(parent)?.sync_all()?;
+        sync_folder(parent)?;
     }
     let _lock = lock_folder(folder)?;
     let number = newest_number(folder)? + 1;
@@ -36,7 +37,7 @@ pub(super) fn reserve_up_to(folder: &Path, number: u64) -> io::Result<()> {
     let _lock = lock_folder(folder)?;
     match read_newest_number(folder)? {
         // The process that wrote the number may have ended before the sync.
-        Some(last) if last >= number => File::open(folder)?.sync_all(),
+        Some(last) if last >= number => sync_folder(folder),
         _ => write_newest_number(folder, number),
     }
 }
@@ -81,12 +82,9 @@ fn read_newest_number(folder: &Path) -> io::Result<Option<u64>> {
 
 /// Replaces the record. The caller holds the lock.
 fn write_newest_number(folder: &Path, number: u64) -> io::Result<()> {
-    let temporary = folder.join(format!("{NEWEST_NUMBER_FILE}.new"));
-    let mut file = File::create(&temporary)?;
-    write!(file, "{number}")?;
-    file.sync_all()?;
-    fs::rename(temporary, folder.join(NEWEST_NUMBER_FILE))?;
-    File::open(folder)?.sync_all()
+    let path = folder.join(NEWEST_NUMBER_FILE);
+    let text = number.to_string();
+    atomic_write(&path, text.as_bytes(), Durability::FolderSynced).map(drop)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! The manifest is one JSON object whose last member seals all the text before it with SHA-256.
 
-use crate::protocol::cryo::{CryoVerdict, ReceiptRow, StoredGeneration};
+use crate::protocol::cryo::{CryoVerdict, ReceiptRow, StoreReason, StoredGeneration};
 use crate::protocol::hex::hex;
 use crate::protocol::restored::LastReload;
 use serde::Deserialize;
@@ -14,6 +14,8 @@ use std::path::Path;
 /// The newest format that this version reads; older formats stay readable.
 const MAX_MANIFEST_FORMAT: u32 = 2;
 const MANIFEST_SEAL_KEY: &str = ",\"seal\":\"";
+/// The reason in manifests before 0.1.0 for [`StoreReason::Requested`].
+const FORMER_REQUESTED_REASON: &str = "asked";
 
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct CryoManifest {
@@ -93,7 +95,10 @@ impl CryoManifest {
             generation,
             damage: None,
             created: self.created,
-            reason: self.reason.clone(),
+            reason: match self.reason.as_str() {
+                FORMER_REQUESTED_REASON => StoreReason::Requested.as_str().into(),
+                reason => reason.into(),
+            },
             session: self.session.clone(),
             size_bytes: self.size_bytes(),
             python: self.python.clone(),
@@ -130,6 +135,8 @@ mod tests {
         let manifest = CryoManifest::parse(CRYO_MANIFEST_SAMPLE).unwrap();
         assert_eq!(manifest.session, "default");
         assert!(manifest.variables.iter().any(|row| row.name == "numbers"));
+        // The sample has the former word.
+        assert_eq!(manifest.to_generation(1, None).reason, "requested");
     }
 
     #[test]

@@ -23,13 +23,14 @@ mod refusal;
 mod reload_record;
 mod retention;
 mod schedule;
+mod settings;
 mod store;
 
 pub(crate) use refusal::CryoRefusal;
 pub(crate) use reload_record::{
     damaged_generations_above, describe_restored, generation_number_of, write_reload_record,
 };
-pub(crate) use retention::CryoLimits;
+pub(crate) use settings::CryoSettings;
 pub(crate) use store::folder_bytes;
 
 use crate::companion::kernel::{self, KernelAnswer, KernelQuery, KernelSessions};
@@ -38,12 +39,13 @@ use crate::protocol::cryo::{
     ReloadReply, ReloadRequest, StoreReason,
 };
 use crate::protocol::kernel::RunError;
+use parking_lot::Mutex;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use store::{CryoPins, CryoStorage};
 use tokio::task::spawn_blocking;
@@ -54,24 +56,6 @@ pub(crate) const CHECKPOINT_STATE_PREFIX: &str = "criu-";
 
 /// Time after which a pin without renewal expires.
 const CRYO_PIN_TIMEOUT: Duration = Duration::from_secs(1800);
-
-/// The settings of cryo.
-#[derive(Debug, Clone)]
-pub(crate) struct CryoSettings {
-    pub(crate) folder: PathBuf,
-    pub(crate) limits: CryoLimits,
-    /// Interval of snapshots; `None` for no snapshots.
-    pub(crate) snapshot_interval: Option<Duration>,
-    /// Whether the companion stores variables before it ends, when no verb was announced.
-    pub(crate) snapshot_on_stop: bool,
-    pub(crate) compress: bool,
-}
-
-impl From<&super::CompanionSettings> for CryoSettings {
-    fn from(settings: &super::CompanionSettings) -> Self {
-        settings.cryo.clone()
-    }
-}
 
 /// Service that stores and reloads the variables of sessions.
 #[derive(Debug, Clone)]
@@ -179,7 +163,7 @@ impl CryoService {
             self.sessions.sync_records(&request.session).await;
             if name == request.session {
                 let stored = requested_at..Instant::now();
-                lock_unpoisoned(&self.last_stores).insert(name.clone(), stored);
+                self.last_stores.lock().insert(name.clone(), stored);
             }
             let (limits, pinned) = (self.settings.limits, self.current_pins());
             self.run_blocking(move |store, _| store.prune(limits, &pinned), &name)
@@ -330,20 +314,20 @@ impl CryoService {
             .run_blocking(|store, _| store.newest_generations(), "")
             .await
         {
-            *lock_unpoisoned(&self.pins) = Some((Instant::now(), newest));
+            *self.pins.lock() = Some((Instant::now(), newest));
         }
     }
 
     pub(crate) fn unpin_all(&self) {
-        *lock_unpoisoned(&self.pins) = None;
+        *self.pins.lock() = None;
     }
 
     fn current_pins(&self) -> CryoPins {
-        let pins = lock_unpoisoned(&self.pins);
-        let lasting = pins
+        let pins = self.pins.lock();
+        let current = pins
             .as_ref()
             .filter(|(since, _)| since.elapsed() < CRYO_PIN_TIMEOUT);
-        lasting.map(|(_, pins)| pins.clone()).unwrap_or_default()
+        current.map(|(_, pins)| pins.clone()).unwrap_or_default()
     }
 
     fn validate_name(&self, name: Option<String>, session: &str) -> Result<String, CryoRefusal> {
@@ -358,7 +342,8 @@ impl CryoService {
     }
 
     fn name_lock(&self, name: &str) -> Arc<tokio::sync::Mutex<()>> {
-        lock_unpoisoned(&self.name_locks)
+        self.name_locks
+            .lock()
             .entry(name.to_owned())
             .or_default()
             .clone()
@@ -418,10 +403,6 @@ fn summarize_receipt(receipt: &[ReceiptRow], is_trial: bool) -> String {
 /// Whether a state can have this name, which becomes a folder name. Two suffixes are reserved.
 pub(super) fn is_cryo_name(name: &str) -> bool {
     kernel::is_session_name(name) && !name.ends_with(".part") && !name.ends_with(".gone")
-}
-
-fn lock_unpoisoned<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

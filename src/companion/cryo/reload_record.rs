@@ -5,6 +5,7 @@
 
 use super::manifest::CryoManifest;
 use super::store::CryoStorage;
+use crate::atomic_write::{Durability, atomic_write};
 use crate::companion::kernel::runs_since;
 use crate::protocol::cryo::{CryoVerdict, ReceiptRow};
 use crate::protocol::restored::{
@@ -108,13 +109,9 @@ pub(crate) fn write_reload_record(folder: &Path, session: &str, from: &RestoredF
         lost_count: from.lost_unexpectedly,
         lost: lost.cloned().collect(),
     };
-    let write = || -> io::Result<()> {
-        let mut file = tempfile::NamedTempFile::new_in(folder)?;
-        serde_json::to_writer(&mut file, &reload)?;
-        file.persist(folder.join(RELOAD_RECORD_FILE))?;
-        Ok(())
-    };
-    if let Err(error) = write() {
+    let path = folder.join(RELOAD_RECORD_FILE);
+    let text = serde_json::to_vec(&reload).map_err(io::Error::from);
+    if let Err(error) = text.and_then(|text| atomic_write(&path, &text, Durability::Renamed)) {
         tracing::warn!(
             "the losses of the reload can't be written to `{}`: {error}",
             folder.display()

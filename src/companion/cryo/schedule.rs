@@ -3,7 +3,7 @@
 //! The caller that stops the companion announces its verb before ([`CryoService::snapshot_before_stop`]). A stop by the
 //! engine alone follows the configuration for `down`.
 
-use super::{CryoRefusal, CryoService, lock_unpoisoned};
+use super::{CryoRefusal, CryoService};
 use crate::companion::kernel::{self, KernelView};
 use crate::protocol::cryo::{CryoStore, CryoStored, SnapshotRequest, StoreReason};
 use std::time::Duration;
@@ -49,7 +49,7 @@ impl CryoService {
     ) -> Vec<(String, Result<Option<CryoStored>, CryoRefusal>)> {
         let SnapshotRequest { reason, store } = request;
         if matches!(reason, StoreReason::Down | StoreReason::Restart) {
-            *lock_unpoisoned(&self.announced_stop) = Some((Instant::now(), store));
+            *self.announced_stop.lock() = Some((Instant::now(), store));
         }
         match store {
             true => self.snapshot_sessions(reason).await,
@@ -59,8 +59,10 @@ impl CryoService {
 
     /// Stores each session as soon as it is idle. Running code may finish within `grace`, and is stopped then.
     pub(crate) async fn snapshot_before_exit(&self, grace: Duration) {
-        let announced =
-            lock_unpoisoned(&self.announced_stop).map(|(when, store)| (when.elapsed(), store));
+        let announced = self
+            .announced_stop
+            .lock()
+            .map(|(when, store)| (when.elapsed(), store));
         if !is_stop_snapshot_enabled(announced, self.settings.snapshot_on_stop) {
             return;
         }
@@ -133,7 +135,7 @@ impl CryoService {
     /// Whether the session must be stored. On a schedule: if code has run since the last store. At an end: also if a
     /// thread of the session may have changed variables since then.
     fn is_due(&self, session: &str, view: &KernelView, reason: StoreReason) -> bool {
-        let is_new = match lock_unpoisoned(&self.last_stores).get(session) {
+        let is_new = match self.last_stores.lock().get(session) {
             None => true,
             // The store may miss changes of code that ended during the store.
             Some(stored) if view.last_changed > stored.start => true,

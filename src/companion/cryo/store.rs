@@ -259,7 +259,7 @@ impl CryoStorage {
                     created: found.created,
                     size_bytes: found.size_bytes,
                     is_intact: found.damage.is_none(),
-                    is_requested: found.reason == StoreReason::Asked.as_str(),
+                    is_requested: found.reason == StoreReason::Requested.as_str(),
                     is_pinned: pinned
                         .get(&name)
                         .is_some_and(|first| found.generation >= *first),

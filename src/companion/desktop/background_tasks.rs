@@ -1,7 +1,7 @@
 //! Background tasks of the desktop: one ends idle services, one sets the screen's size.
 
 use super::idle::{DesktopActivity, DesktopMode};
-use super::{CDP_PORT, Desktop, cdp, lock_unpoisoned};
+use super::{CDP_PORT, Desktop, cdp};
 use crate::companion::service::{ServiceNeed, Services};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -64,7 +64,7 @@ pub(super) async fn apply_screen_size(desktop: Desktop, mut stop: watch::Receive
         };
         // Viewers wait for the size, so a failed attempt is repeated.
         while services.display_server_start_count() == generation {
-            let (width, height) = *lock_unpoisoned(&desktop.0.resolution);
+            let (width, height) = *desktop.0.resolution.lock();
             match desktop.0.display.resize_screen(width, height).await {
                 Ok(_) => {
                     desktop.0.sized_generation.send_replace(generation);
@@ -127,5 +127,5 @@ fn is_idle_time_over(desktop: &Desktop, idle: Duration) -> bool {
 }
 
 fn time_since_use(desktop: &Desktop) -> Duration {
-    Instant::now().saturating_duration_since(*lock_unpoisoned(&desktop.0.last_used))
+    Instant::now().saturating_duration_since(*desktop.0.last_used.lock())
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// When the desktop runs, according to the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum DesktopMode {
+pub(super) enum DesktopMode {
     /// From the first use until it has been idle for the configured time.
     Lazy,
     Always,

@@ -21,24 +21,28 @@ mod one_time_tokens;
 mod page;
 mod page_reader;
 mod quiesce;
+mod refusal;
 mod rfb;
 mod screenshot;
 mod service_declarations;
+mod settings;
 mod vnc_listener;
 
 pub(crate) use clipboard::ClipboardWatcher;
-pub(crate) use idle::DesktopMode;
 pub(crate) use one_time_tokens::{DESKTOP_COOKIE_TIMEOUT, ONE_TIME_TOKEN_TIMEOUT, OneTimeTokens};
+pub(crate) use refusal::DesktopRefusal;
+pub(crate) use settings::DesktopSettings;
 
 use super::display::{self, DisplayClient, ScreenPicture, ScreenRegion};
 use super::service::{ServiceNeed, Services};
 use crate::protocol::display::{Browser, InputAction, ScreenPoint as Point, ScreenSize, Window};
 use crate::protocol::service::ServiceStatus;
+use idle::DesktopMode;
+use parking_lot::Mutex;
 use service_declarations::declare_services;
-use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, UnixStream};
 use tokio::sync::watch;
@@ -61,59 +65,6 @@ const VNC_GREETING_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// Maximum number of attempts of an operation during which the screen was restarted.
 const MAX_SCREEN_ATTEMPTS: usize = 3;
-
-#[derive(Debug, Clone)]
-pub(crate) struct DesktopSettings {
-    pub(crate) mode: DesktopMode,
-    /// Time without use after which the desktop ends.
-    pub(crate) idle_timeout: Duration,
-    pub(crate) resolution: (u16, u16),
-    pub(crate) depth: u8,
-    /// The file with the password of VNC clients; without this file the companion admits no VNC client.
-    pub(crate) password_file: PathBuf,
-    pub(crate) body_folder: PathBuf,
-    /// The folder of the sockets, readable by this user alone.
-    pub(crate) run_folder: PathBuf,
-    /// The browser's profile.
-    pub(crate) profile_folder: PathBuf,
-    /// The VNC client for browsers.
-    pub(crate) novnc_folder: PathBuf,
-    /// Whether the companion is a plain process, without isolation.
-    pub(crate) is_embedded: bool,
-}
-
-impl DesktopSettings {
-    /// Whether a desktop is configured.
-    pub(crate) fn is_configured(&self) -> bool {
-        !self.is_embedded && self.mode != DesktopMode::Off
-    }
-}
-
-/// Why a request to the desktop failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum DesktopRefusal {
-    /// There is no desktop, with the reason.
-    NotAvailable(String),
-    /// The desktop is not ready, with the reason.
-    NotReady(String),
-    Display(display::DisplayRefusal),
-}
-
-impl fmt::Display for DesktopRefusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotAvailable(why) => write!(f, "no desktop is available: {why}"),
-            Self::NotReady(why) => f.write_str(why),
-            Self::Display(refusal) => refusal.fmt(f),
-        }
-    }
-}
-
-impl From<display::DisplayRefusal> for DesktopRefusal {
-    fn from(refusal: display::DisplayRefusal) -> Self {
-        Self::Display(refusal)
-    }
-}
 
 /// A handle to the desktop.
 #[derive(Debug, Clone)]
@@ -395,7 +346,7 @@ impl Desktop {
             let generation = self.ensure_screen_generation().await?;
             match self.0.display.resize_screen(width, height).await {
                 Ok(screen) => {
-                    *lock_unpoisoned(&self.0.resolution) = (width, height);
+                    *self.0.resolution.lock() = (width, height);
                     if self.is_current_screen_generation(generation)? {
                         return Ok(screen);
                     }
@@ -491,11 +442,6 @@ impl Desktop {
     }
 
     fn record_use(&self) {
-        *lock_unpoisoned(&self.0.last_used) = Instant::now();
+        *self.0.last_used.lock() = Instant::now();
     }
-}
-
-/// The lock is held for single assignments only, so a panic leaves no partial value.
-fn lock_unpoisoned<T>(value: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    value.lock().unwrap_or_else(PoisonError::into_inner)
 }

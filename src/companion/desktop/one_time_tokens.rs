@@ -4,12 +4,12 @@
 //! of the token, so that a new token invalidates all cookies. A cookie gives access to the routes of the desktop's page
 //! and to nothing else (see `http::auth`).
 
-use super::lock_unpoisoned;
 use crate::protocol::hex::hex;
 use hmac::{Hmac, KeyInit, Mac};
+use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use subtle::ConstantTimeEq;
 
@@ -50,7 +50,7 @@ impl OneTimeTokens {
     /// Issues a code that works once, for [`ONE_TIME_TOKEN_TIMEOUT`]; `None` without randomness.
     pub(crate) fn issue_token(&self) -> Option<String> {
         let code = random_token()?;
-        let mut codes = lock_unpoisoned(&self.pending);
+        let mut codes = self.pending.lock();
         codes.push_back(PendingToken {
             digest: hash_token(&code),
             expires_at: Instant::now() + ONE_TIME_TOKEN_TIMEOUT,
@@ -64,7 +64,7 @@ impl OneTimeTokens {
     /// Exchanges a code for a cookie; the code is invalid afterwards.
     pub(crate) fn redeem_token(&self, code: &str) -> Option<String> {
         let digest = hash_token(code);
-        let mut codes = lock_unpoisoned(&self.pending);
+        let mut codes = self.pending.lock();
         codes.retain(|code| code.expires_at > Instant::now());
         let found = codes
             .iter()
@@ -161,6 +161,6 @@ mod tests {
             tokens.issue_token().unwrap();
         }
         assert_eq!(tokens.redeem_token(&first), None);
-        assert!(tokens.pending.lock().unwrap().len() <= 64);
+        assert!(tokens.pending.lock().len() <= 64);
     }
 }

@@ -1,9 +1,9 @@
 //! The pool of tabs that read web pages: each read has its own tab, and one tab is kept for the next read.
 
 use super::page::{self, WebPage, WebPageError};
-use super::{CDP_PORT, Desktop, DesktopRefusal, cdp, lock_unpoisoned};
+use super::{CDP_PORT, Desktop, DesktopRefusal, cdp};
 use crate::companion::display;
-use std::sync::Mutex;
+use parking_lot::Mutex;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -40,7 +40,7 @@ impl Drop for TabLease<'_> {
         let Some(id) = self.id.take() else {
             return;
         };
-        let mut idle_tab = lock_unpoisoned(&self.reader.idle_tab);
+        let mut idle_tab = self.reader.idle_tab.lock();
         match &*idle_tab {
             None => *idle_tab = Some(id),
             Some(_) => drop(tokio::spawn(
@@ -80,7 +80,7 @@ impl Desktop {
         for _ in 0..MAX_TAB_ATTEMPTS {
             let mut tab = TabLease {
                 reader,
-                id: lock_unpoisoned(&reader.idle_tab).take(),
+                id: reader.idle_tab.lock().take(),
             };
             let id = match &tab.id {
                 Some(id) if cdp::has_tab(CDP_PORT, id).await => id.clone(),

@@ -13,14 +13,15 @@
 //! guesses and silent connections do not block other clients. After authentication the listener copies bytes in both
 //! directions, as long as the client's machine answers.
 
+use super::Desktop;
 use super::rfb::{self, RfbAuthResult, RfbChallengedClient};
-use super::{Desktop, lock_unpoisoned};
 use crate::protocol::hex::hex;
 use nix::sys::socket::{setsockopt, sockopt};
+use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
@@ -85,8 +86,10 @@ pub(super) async fn serve_vnc(
                 tracing::debug!("a VNC connection failed: {error}");
             }
         });
-        if let Some(oldest) =
-            lock_unpoisoned(&gate.unauthenticated).push_evicting_oldest(number, task)
+        if let Some(oldest) = gate
+            .unauthenticated
+            .lock()
+            .push_evicting_oldest(number, task)
         {
             oldest.abort();
         }
@@ -125,7 +128,7 @@ struct UnauthenticatedSlot<'a>(&'a VncListener, u64);
 
 impl Drop for UnauthenticatedSlot<'_> {
     fn drop(&mut self) {
-        lock_unpoisoned(&self.0.unauthenticated).remove_client(self.1);
+        self.0.unauthenticated.lock().remove_client(self.1);
     }
 }
 

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn pixels_are_read_as_the_server_lays_them_out() {
+    fn pixels_are_read_in_the_layout_of_the_server() {
         let deep = PixelLayout {
             bytes_per_pixel: 4,
             row_alignment: 4,

@@ -131,7 +131,7 @@ mod tests {
     async fn unverified_admits_only_inside() {
         let gate = AdmissionControl::default();
         gate.mark_unverified();
-        let admits = |door| gate.admit(door).is_some();
+        let admits = |listener| gate.admit(listener).is_some();
         assert!(admits(ListenerKind::Inside) && !admits(ListenerKind::Outside));
         // The restore of checkpoints closes the gate and opens it again.
         gate.close_to_outside();

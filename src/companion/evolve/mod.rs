@@ -40,10 +40,11 @@ use super::session_state::SessionStateStore;
 use super::shell::Shells;
 use crate::protocol::evolve::KEEPER_SOCKET;
 use git_history::GitHistory;
+use parking_lot::Mutex;
 use quiesce::QuiescedState;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use tokio::sync::watch;
 
 /// Settings of evolve.
@@ -115,12 +116,6 @@ impl EvolveHandle {
             git_history,
             restored_sessions: Arc::default(),
         }
-    }
-
-    fn lock_restored_sessions(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.restored_sessions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn admission(&self) -> &AdmissionControl {

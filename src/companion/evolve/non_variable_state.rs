@@ -22,9 +22,14 @@ impl EvolveParts {
             let detail = format!("`{}` ends with the container", job.command);
             all.push(lost_state(format!("job:{}", job.session), detail));
         }
-        let terminals = self.terminals.list_terminals().len();
-        if terminals > 0 {
-            let detail = format!("{terminals} open terminals end with the container");
+        let terminals = self.terminals.list_terminals().into_iter();
+        let open = terminals.filter(|terminal| terminal.exit_status().is_none());
+        let open = open.count();
+        if open > 0 {
+            let detail = match open {
+                1 => "1 open terminal ends with the container".into(),
+                _ => format!("{open} open terminals end with the container"),
+            };
             all.push(lost_state("terminals".into(), detail));
         }
         let (sessions, connections) = self.hub.client_counts();
@@ -115,7 +120,10 @@ fn report_clients(sessions: u64) -> NonVariableState {
     NonVariableState {
         what: "mcp".into(),
         kept: true,
-        detail: format!("{sessions} client sessions continue"),
+        detail: match sessions {
+            1 => "1 client session continues".into(),
+            sessions => format!("{sessions} client sessions continue"),
+        },
     }
 }
 

@@ -31,7 +31,7 @@ impl EvolveParts {
         let Ok(Some(digest)) = digest else {
             return evolve_checkpoints;
         };
-        evolve_checkpoints.kernel = digest;
+        evolve_checkpoints.kernel_digest = digest;
         for (session_receipt, _) in receipt.iter_mut().filter(|(_, stored)| stored.is_some()) {
             let name = format!("evolve-{}", session_receipt.session);
             let request = CheckpointRequest {
@@ -43,7 +43,7 @@ impl EvolveParts {
                 Ok(_) => {
                     session_receipt.by = RestoreMethod::Process;
                     evolve_checkpoints
-                        .checkpoints
+                        .by_session
                         .insert(session_receipt.session.clone(), name);
                 }
                 Err(refusal) => {
@@ -76,7 +76,7 @@ impl EvolveHandle {
     /// Restores the checkpoints of the last container. Until then no request from outside is admitted, because its
     /// effects would be lost.
     pub(super) fn start_restore(&self, evolve_checkpoints: EvolveCheckpoints) {
-        if evolve_checkpoints.checkpoints.is_empty() {
+        if evolve_checkpoints.by_session.is_empty() {
             return;
         }
         // `verify` waits for this lock.
@@ -96,10 +96,10 @@ impl EvolveHandle {
         let kernel = self.settings.body_folder.join("kernel");
         let own = spawn_blocking(move || hash_kernel_sources(&kernel)).await;
         let EvolveCheckpoints {
-            kernel,
-            checkpoints,
+            kernel_digest,
+            by_session: checkpoints,
         } = evolve_checkpoints;
-        let is_same = own.is_ok_and(|own| own.as_ref() == Some(&kernel));
+        let is_same = own.is_ok_and(|own| own.as_ref() == Some(&kernel_digest));
         if is_same && self.parts.criu.is_enabled() {
             let shells = self.parts.shells.retain_contexts();
             for (session, name) in &checkpoints {
@@ -124,7 +124,7 @@ impl EvolveHandle {
         match self.parts.criu.restore(request).await {
             Ok(restored) if restored.notes.is_empty() => {
                 tracing::info!(session, "the process of the session was restored");
-                self.lock_restored_sessions().insert(session.to_owned());
+                self.restored_sessions.lock().insert(session.to_owned());
             }
             Ok(restored) => tracing::info!(session, "{}", restored.notes.join("; ")),
             Err(refusal) => {
@@ -139,15 +139,15 @@ impl EvolveHandle {
 
     /// How a session was restored.
     pub(super) fn kept_by(&self, session: &str) -> RestoreMethod {
-        match self.lock_restored_sessions().contains(session) {
+        match self.restored_sessions.lock().contains(session) {
             true => RestoreMethod::Process,
             false => RestoreMethod::Objects,
         }
     }
 }
 
-/// A digest of the kernel's code, without operations, which are read on each call. Nothing, when the code can't be
-/// read.
+/// The digest of the kernel's code without `extensions/`, which the kernel reloads after a change. `None` if the code
+/// can't be read.
 fn hash_kernel_sources(kernel: &Path) -> Option<String> {
     let mut files = BTreeMap::new();
     collect_python_files(kernel, &mut files)?;

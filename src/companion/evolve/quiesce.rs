@@ -1,15 +1,14 @@
-//! Quiesce and resume: brings the container to rest, where nothing runs, nothing is written and all state is stored,
-//! and resumes it.
+//! Quiesce and resume. In a quiesced container nothing runs, nothing is written, and all state is stored.
 //!
 //! ```text
-//! at work ── close ──▶ waiting ── nothing runs ──▶ storing ──▶ at rest
+//! at work ── close ──▶ waiting ── nothing runs ──▶ storing ──▶ quiesced
 //!    ▲                    │ grace is over,            │ fails      │ resume, or the run ended
 //!    └────────────────────┴ or resume ────────────────┴────────────┘ without a replacement
 //! ```
 //!
-//! A failure before the rest leaves the container unchanged. At rest the keeper replaces or pauses the container at
-//! once. A container that was not replaced answers requests again when the keeper says that the run has ended, and
-//! after [`QUIESCE_LEASE_SECONDS`] in any case, so that the end of the keeper does not leave a container that refuses
+//! A quiesce that fails leaves the container unchanged. The keeper replaces or pauses a quiesced container at once. A
+//! container that was not replaced answers requests again when the keeper reports that the run has ended, and after
+//! [`QUIESCE_LEASE_SECONDS`] in any case, so that the end of the keeper does not leave a container that refuses
 //! requests.
 
 use super::readiness_gate::{find_current_run, wait_not_replaced};
@@ -42,7 +41,7 @@ const QUIESCE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long the interrupt of code may take; its kill timeout is shorter.
 const QUIESCE_INTERRUPT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Seconds after which a container at rest resumes if it was not replaced. Paused time does not count.
+/// Seconds after which a quiesced container resumes if it was not replaced. Paused time does not count.
 const QUIESCE_LEASE_SECONDS: u32 = 60;
 
 /// The result of a quiesce.
@@ -55,7 +54,7 @@ pub(super) struct QuiescedState {
     started: Instant,
 }
 
-/// Running work that prevents the rest.
+/// Running work that prevents the quiesce.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct QuiesceBlocker {
     id: String,
@@ -83,9 +82,9 @@ impl EvolveHandle {
         force: bool,
         recalled: watch::Receiver<()>,
     ) -> QuiesceReply {
-        let mut rest = self.quiesced.lock().await;
-        if let Some(rest) = &*rest {
-            return rest.result.clone();
+        let mut quiesced = self.quiesced.lock().await;
+        if let Some(state) = &*quiesced {
+            return state.result.clone();
         }
         let started = Instant::now();
         let parts = &self.parts;
@@ -98,11 +97,11 @@ impl EvolveHandle {
                     why: None,
                     running: Vec::new(),
                     expected: before.build_expected(parts, &receipt),
-                    besides: parts.list_non_variable_state(before.had_browser).await,
+                    other_state: parts.list_non_variable_state(before.had_browser).await,
                     receipt: receipt.into_iter().map(|(entry, _)| entry).collect(),
                 };
                 let had_browser = before.had_browser;
-                *rest = Some(QuiescedState {
+                *quiesced = Some(QuiescedState {
                     result: reply.clone(),
                     had_browser,
                     started,
@@ -187,14 +186,14 @@ impl EvolveHandle {
         }
     }
 
-    /// Cancels a quiesce in progress, or opens the gate of a container at rest again, and marks a new container as
+    /// Cancels a quiesce in progress, or opens the gate of a quiesced container again, and marks a new container as
     /// verified, which opens its readiness gate.
     pub(crate) async fn resume(&self) -> ResumeReply {
         let evolve = self.clone();
         self.quiesce_cancellation.send_replace(());
         let done = tokio::spawn(async move {
-            let mut rest = evolve.quiesced.lock().await;
-            if let Some(QuiescedState { had_browser, .. }) = rest.take() {
+            let mut quiesced = evolve.quiesced.lock().await;
+            if let Some(QuiescedState { had_browser, .. }) = quiesced.take() {
                 evolve.resume_requests(had_browser).await;
             }
             evolve.parts.admission.mark_verified();
@@ -250,9 +249,11 @@ impl EvolveHandle {
             () = left => {}
             () = wait_quiesce_lease() => {}
         }
-        let mut rest = self.quiesced.lock().await;
-        if rest.as_ref().is_some_and(|rest| rest.started == started)
-            && let Some(QuiescedState { had_browser, .. }) = rest.take()
+        let mut quiesced = self.quiesced.lock().await;
+        if quiesced
+            .as_ref()
+            .is_some_and(|state| state.started == started)
+            && let Some(QuiescedState { had_browser, .. }) = quiesced.take()
         {
             tracing::warn!(
                 "no container has replaced this one; the container accepts requests again"
@@ -363,10 +364,10 @@ impl EvolveParts {
                 why: None,
                 session,
             };
-            let is_frozen = view.is_some_and(|view| view.checkpoint.is_some());
+            let is_checkpointed = view.is_some_and(|view| view.checkpoint.is_some());
             let stored = match stored {
                 // The code below reports a checkpointed session.
-                _ if is_frozen => None,
+                _ if is_checkpointed => None,
                 Ok(Some(stored)) => Some(stored),
                 Ok(None) if view.is_none_or(KernelView::is_blank) => None,
                 // The session was stored before and has not changed since.
@@ -454,9 +455,9 @@ impl StateBeforeQuiesce {
                 let found = receipt.iter().find(|(entry, _)| entry.session == session);
                 let stored = found.and_then(|(_, stored)| stored.as_ref());
                 ExpectedSession {
-                    kernel: view.report.generation,
-                    stored: stored.and_then(|stored| stored.generation),
-                    variables: stored.map_or(0, |stored| stored.receipt.len() as u64),
+                    kernel_generation: view.report.generation,
+                    stored_generation: stored.and_then(|stored| stored.generation),
+                    stored_variable_count: stored.map_or(0, |stored| stored.receipt.len() as u64),
                     checkpoint: view.checkpoint,
                     session,
                 }
@@ -493,7 +494,7 @@ fn failed_quiesce(why: String, running: &[QuiesceBlocker]) -> QuiesceReply {
         why: Some(why),
         running: running.iter().map(|one| one.id.clone()).collect(),
         receipt: Vec::new(),
-        besides: Vec::new(),
+        other_state: Vec::new(),
         expected: ExpectedState::default(),
     }
 }

@@ -1,9 +1,9 @@
-//! The readiness gate: a container that a run has placed refuses requests from outside until the keeper says that it is
-//! verified. If the keeper rolled the container back, the effects of such requests would be lost.
+//! The readiness gate: a container that a run has created refuses requests from outside until the keeper reports that
+//! the container is verified. If the keeper rolled the container back, the effects of such requests would be lost.
 //!
 //! ```text
-//! start ── a keeper? ──▶ unverified ── `osctl resume`, or no run places a container ──▶ verified
-//!    └────── none ──────────────────────────────────────────────────────────────────────▲
+//! start ── a keeper? ──▶ unverified ── `osctl resume`, or no run is swapping or verifying ──▶ verified
+//!    └────── none ─────────────────────────────────────────────────────────────────────────▲
 //! ```
 //!
 //! The keeper signals the result with a command, so that no client waits longer than the verification takes. The gate
@@ -85,7 +85,7 @@ async fn wait_until_verified(
     tracing::info!("the readiness gate is open");
 }
 
-/// Returns the run that is placing a container which is not verified yet.
+/// Returns the run that is in the stage *swapping* or *verifying*.
 async fn find_deploying_run(keeper: &Path) -> io::Result<Option<EvolveRunId>> {
     let status = fetch_keeper_status(keeper).await?;
     Ok(status.latest_run.filter(|_| status.restart_pending))
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn quiesced_container_sees_its_run_end() {
+    async fn a_quiesced_container_detects_the_end_of_its_run() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
         assert_eq!(find_current_run(&socket).await, None);

@@ -9,6 +9,7 @@ use crate::protocol::cryo::{CryoStore, CryoVerdict, ReceiptRow, ReloadRequest};
 use crate::protocol::evolve::container_reports::{EvolveCheck, SelfTestReply};
 use crate::protocol::kernel::{ExecReply, Execute, RunStatus};
 use crate::protocol::shell::ShellRequest;
+use crate::protocol::words::count_noun;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -227,7 +228,7 @@ impl EvolveParts {
             files: false,
             seen: None,
         };
-        let reason = crate::protocol::cryo::StoreReason::Asked;
+        let reason = crate::protocol::cryo::StoreReason::Requested;
         self.cryo.store(request, reason).await.map_err(describe)?;
         let reset = self
             .sessions
@@ -291,9 +292,12 @@ for _found in glob.glob(os.path.join({state:?}, _folder, 'lib', 'python*', 'site
         };
         let again = self
             .cryo
-            .store(request, crate::protocol::cryo::StoreReason::Asked);
+            .store(request, crate::protocol::cryo::StoreReason::Requested);
         again.await.map_err(|refusal| format!("{refusal:?}"))?;
-        Ok(format!("{} variables were restored", read.receipt.len()))
+        Ok(format!(
+            "{} restored",
+            count_noun(read.receipt.len(), "variable")
+        ))
     }
 
     /// Runs code, which must end without an error.

@@ -11,6 +11,7 @@ use crate::protocol::evolve::container_reports::{
     EvolveCheck, ExpectedSession, ExpectedState, RestoreMethod, SessionReceipt, VerifyReply,
 };
 use crate::protocol::session::Variable;
+use crate::protocol::words::count_noun;
 use futures_util::future::join_all;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -72,7 +73,7 @@ impl EvolveHandle {
             passed,
             checks,
             receipt,
-            besides: parts.verify_non_variable_state(expected),
+            other_state: parts.verify_non_variable_state(expected),
         }
     }
 }
@@ -164,13 +165,13 @@ impl EvolveParts {
             ));
             return Ok(detail);
         }
-        let (now, before) = (view.report.generation, expected.kernel);
+        let (now, before) = (view.report.generation, expected.kernel_generation);
         if now <= before {
             return Err(format!(
                 "generation {now} does not follow generation {before}"
             ));
         }
-        let stored = match (expected.stored, &expected.checkpoint) {
+        let stored = match (expected.stored_generation, &expected.checkpoint) {
             (Some(stored), _) => stored,
             (None, None) => return Ok("the session was empty".into()),
             (None, Some(checkpoint)) if view.report.restored => {
@@ -195,7 +196,7 @@ impl EvolveParts {
             .await;
         let rows = details.map_err(|refusal| format!("{refusal:?}"))?.receipt;
         if rows.len() > MAX_VERIFIED_VARIABLES {
-            let many = format!("all {} variables were restored", rows.len());
+            let many = format!("{}, all restored", count_noun(rows.len(), "variable"));
             session_receipt.rows = rows;
             return Ok(many);
         }
@@ -220,9 +221,9 @@ impl EvolveParts {
             .iter()
             .filter(|row| row.verdict != CryoVerdict::Lost);
         Ok(format!(
-            "{} of {} variables were restored",
+            "{} of {} restored",
             saved.count(),
-            session_receipt.rows.len()
+            count_noun(session_receipt.rows.len(), "variable")
         ))
     }
 

@@ -6,6 +6,7 @@
 
 use super::FilesRefusal;
 use crate::archive;
+use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -13,7 +14,7 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long an upload can be resumed.
@@ -62,14 +63,14 @@ impl PartialUploads {
         id: &'a str,
         path: &Path,
     ) -> Result<ActiveUpload<'a>, FilesRefusal> {
-        if !self.lock_active().insert(id.into()) {
+        if !self.active_ids.lock().insert(id.into()) {
             return Err(FilesRefusal::InProgress(id.into()));
         }
         let failed = FilesRefusal::for_path(&self.folder);
         let record_file = fs::create_dir_all(&self.folder)
             .and_then(|()| File::create(self.folder.join(id)))
             .map_err(|error| {
-                self.lock_active().remove(id);
+                self.active_ids.lock().remove(id);
                 failed(error)
             })?;
         let active = ActiveUpload {
@@ -79,12 +80,6 @@ impl PartialUploads {
         };
         active.record_path(path).map_err(failed)?;
         Ok(active)
-    }
-
-    fn lock_active(&self) -> std::sync::MutexGuard<'_, HashSet<String>> {
-        self.active_ids
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes the uploads that can't or will not be resumed.
@@ -107,7 +102,7 @@ impl PartialUploads {
     fn remove_if_expired(&self, entry: &fs::DirEntry, is_start: bool) -> io::Result<()> {
         let name = entry.file_name();
         let id = name.to_string_lossy();
-        if self.lock_active().contains(id.as_ref()) {
+        if self.active_ids.lock().contains(id.as_ref()) {
             return Ok(());
         }
         let mut path = fs::read(entry.path())?;
@@ -157,7 +152,7 @@ impl ActiveUpload<'_> {
 
 impl Drop for ActiveUpload<'_> {
     fn drop(&mut self) {
-        self.uploads.lock_active().remove(self.id);
+        self.uploads.active_ids.lock().remove(self.id);
     }
 }
 

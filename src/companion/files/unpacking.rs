@@ -17,10 +17,11 @@ use crate::archive::{
     ChunkReader, ChunkSender, ReadProgress, ResumePoint, UnpackTotals, VerifiedReader, chunk_reader,
 };
 use bytes::Bytes;
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 
@@ -195,7 +196,7 @@ impl ResumableUnpacks {
         + 'static,
     ) -> Result<ActiveUnpack, FilesRefusal> {
         let key = (id.to_owned(), place.path.clone());
-        let mut table = self.lock_table();
+        let mut table = self.0.lock();
         let stream = match (table.slots.remove(&key), offset) {
             (Some(leased @ (_, UnpackSlot::Leased)), _) => {
                 table.slots.insert(key, leased);
@@ -238,7 +239,7 @@ impl ResumableUnpacks {
         place: &ContainerPath,
     ) -> Result<Option<ResumePoint>, FilesRefusal> {
         let name = (id.to_owned(), place.path.clone());
-        let (lease, fed_bytes, mut progress) = match self.lock_table().slots.get(&name) {
+        let (lease, fed_bytes, mut progress) = match self.0.lock().slots.get(&name) {
             None => return Ok(None),
             Some((_, UnpackSlot::Leased)) => return Err(FilesRefusal::InProgress(id.into())),
             Some((lease, UnpackSlot::Idle(stream))) => {
@@ -253,7 +254,7 @@ impl ResumableUnpacks {
         if resume_point.is_some() {
             return Ok(resume_point);
         }
-        let Some(ended) = self.lock_table().take_outcome(&name, lease) else {
+        let Some(ended) = self.0.lock().take_outcome(&name, lease) else {
             // Another request has started or resumed one since.
             return Err(FilesRefusal::InProgress(id.into()));
         };
@@ -266,18 +267,14 @@ impl ResumableUnpacks {
     /// Cuts an unpacking, and with it the request that feeds it.
     pub(super) fn discard_unpacking(&self, id: &str, place: &ContainerPath) -> bool {
         let name = (id.to_owned(), place.path.clone());
-        self.lock_table().slots.remove(&name).is_some()
-    }
-
-    fn lock_table(&self) -> MutexGuard<'_, UnpackTable> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().slots.remove(&name).is_some()
     }
 }
 
 impl UnpackLease {
     /// Returns the stream of a request that no longer feeds it; `None` when the unpacking has ended.
     fn return_stream(self, stream: Option<UnpackStream>) {
-        let mut table = self.unpacks.lock_table();
+        let mut table = self.unpacks.0.lock();
         match table.slots.get_mut(&self.key) {
             Some((number, slot)) if *number == self.lease_number => match stream {
                 Some(stream) => *slot = UnpackSlot::Idle(stream),
@@ -300,7 +297,7 @@ impl UnpackLease {
 
     /// Cuts the unpacking if no request has resumed it since.
     fn discard_if_idle(&self) {
-        let mut table = self.unpacks.lock_table();
+        let mut table = self.unpacks.0.lock();
         if matches!(table.slots.get(&self.key), Some((number, _)) if *number == self.lease_number) {
             tracing::info!("discarding an archive upload that no request has resumed");
             table.slots.remove(&self.key);

@@ -108,7 +108,7 @@ fn cookie_values<'a>(headers: &'a HeaderMap, name: &'a str) -> impl Iterator<Ite
 }
 
 pub(super) async fn authenticate_request(
-    State(guard): State<Arc<HttpAuth>>,
+    State(auth): State<Arc<HttpAuth>>,
     request: Request,
     next: Next,
 ) -> Response {
@@ -117,7 +117,7 @@ pub(super) async fn authenticate_request(
     let host = header_text(headers, header::HOST)
         .or(request.uri().authority().map(|a| a.as_str()))
         .unwrap_or_default();
-    if !guard.is_allowed_host(host) {
+    if !auth.is_allowed_host(host) {
         let message = format!("host `{host}` is not allowed");
         return error_response(
             StatusCode::FORBIDDEN,
@@ -134,12 +134,12 @@ pub(super) async fn authenticate_request(
     }
     let path = request.uri().path();
     if path == PING_PATH
-        && let Some(proof) = guard.prove_nonce(request.uri())
+        && let Some(proof) = auth.prove_nonce(request.uri())
     {
         return ping_response(Some(proof));
     }
     let is_open = UNAUTHENTICATED_PATHS.contains(&path);
-    if !is_open && !guard.has_valid_cookie(path, headers, host) && !guard.has_valid_token(headers) {
+    if !is_open && !auth.has_valid_cookie(path, headers, host) && !auth.has_valid_token(headers) {
         let (kind, message) = match presented_token(headers) {
             Some(_) => ("wrong_token", "the token does not belong to this instance"),
             None => ("missing_token", "the token is missing"),
@@ -222,10 +222,10 @@ mod tests {
 
     #[test]
     fn cookie_grants_only_desktop_pages() {
-        let guard = test_auth();
-        let pass = guard
+        let auth = test_auth();
+        let pass = auth
             .one_time_tokens
-            .redeem_token(&guard.one_time_tokens.issue_token().unwrap())
+            .redeem_token(&auth.one_time_tokens.issue_token().unwrap())
             .unwrap();
         let host = "127.0.0.1:8080";
         let header = |name: &str, value: &str| {
@@ -236,8 +236,8 @@ mod tests {
             headers
         };
         let ours = header("osctl_8080", "same-origin");
-        assert!(guard.has_valid_cookie("/desktop/socket", &ours, host));
-        assert!(guard.has_valid_cookie("/display/screenshot", &ours, host));
+        assert!(auth.has_valid_cookie("/desktop/socket", &ours, host));
+        assert!(auth.has_valid_cookie("/display/screenshot", &ours, host));
         for path in [
             "/exec",
             "/desktop/link",
@@ -245,17 +245,17 @@ mod tests {
             "/",
             "/desktopx",
         ] {
-            assert!(!guard.has_valid_cookie(path, &ours, host), "{path}");
+            assert!(!auth.has_valid_cookie(path, &ours, host), "{path}");
         }
         for fetch_site in ["same-site", "cross-site"] {
             let theirs = header("osctl_8080", fetch_site);
             assert!(
-                !guard.has_valid_cookie("/display/screenshot", &theirs, host),
+                !auth.has_valid_cookie("/display/screenshot", &theirs, host),
                 "{fetch_site}"
             );
         }
         let other = header("osctl_8081", "same-origin");
-        assert!(!guard.has_valid_cookie("/desktop/", &other, host));
+        assert!(!auth.has_valid_cookie("/desktop/", &other, host));
     }
 
     #[test]
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn only_loopback_and_configured_names_are_known() {
-        let guard = test_auth();
+        let auth = test_auth();
         for name in [
             "localhost:8080",
             "127.0.0.1:9",
@@ -275,7 +275,7 @@ mod tests {
             "LOCALHOST",
             "box.example:8080",
         ] {
-            assert!(guard.is_allowed_host(name), "{name}");
+            assert!(auth.is_allowed_host(name), "{name}");
         }
         for name in [
             "",
@@ -286,7 +286,7 @@ mod tests {
             "[::2]:8080",
             "127.0.0.2",
         ] {
-            assert!(!guard.is_allowed_host(name), "{name}");
+            assert!(!auth.is_allowed_host(name), "{name}");
         }
     }
 

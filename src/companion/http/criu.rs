@@ -154,7 +154,7 @@ pub(super) fn checkpoint_hint(session: &str, checkpoint: &str) -> String {
     let number = path.file_name().unwrap_or_default().to_string_lossy();
     let (name, reset) = (checkpoint_name(checkpoint), reset_command(session));
     format!(
-        "`osctl criu restore {name} --generation {number}` restores the kernel (`POST /criu/restore`), {reset} starts an empty kernel (`POST /reset`)"
+        "`osctl criu restore {name} --generation {number}` restores the kernel, {reset} starts an empty kernel"
     )
 }
 
@@ -197,7 +197,7 @@ impl CriuRefusal {
             ),
             Self::FilesChanged(_) => (
                 StatusCode::CONFLICT,
-                "other_files",
+                "files_changed",
                 "restore the checkpoint in a container of the image that it was made in".into(),
             ),
             Self::ProtocolMismatch(_) => (
@@ -207,13 +207,13 @@ impl CriuRefusal {
             ),
             Self::PidsInUse(_) => (
                 StatusCode::CONFLICT,
-                "taken_ids",
+                "process_ids_in_use",
                 "end the processes with these IDs, or run `osctl restart`".into(),
             ),
             refusal if refusal.is_disk_full() => (
                 StatusCode::INSUFFICIENT_STORAGE,
                 "disk_full",
-                "remove files in the container; `osctl exec '!df -h'` shows the disk usage".into(),
+                "remove files in the container; `osctl shell df -h` shows the disk usage".into(),
             ),
             Self::InUse { name, session } => {
                 let reset = reset_command(&session);
@@ -228,7 +228,7 @@ impl CriuRefusal {
             ),
             Self::NotCheckpointed { reason, .. } => (
                 StatusCode::CONFLICT,
-                "not_frozen",
+                "not_checkpointed",
                 reason
                     .hint
                     .unwrap_or("`osctl logs` shows the output of CRIU")

@@ -39,7 +39,7 @@ pub(super) async fn store(
 ) -> Response {
     let cryo = state.cryo.clone();
     let (working, session) = (cryo.clone(), request.session.clone());
-    let work = async move { working.store(request, StoreReason::Asked).await };
+    let work = async move { working.store(request, StoreReason::Requested).await };
     match StreamFormat::from_accept_header(&headers) {
         Some(format) => {
             let measure = move || (cryo.transferred_bytes(&session), None);

@@ -39,7 +39,7 @@ const MAX_QUIESCE_SECONDS: f64 = 24.0 * 3600.0;
     (status = 200, description = "The run has started.", body = EvolveStarted),
     (status = 400, description = "A field is invalid. A request can't set an image, a mount, a command or an environment.", body = FailedReply),
     (status = 409, description = "Another run is in progress.", body = FailedReply),
-    (status = 429, description = "The previous run was too recent.", body = FailedReply),
+    (status = 429, description = "The agent has reached its limit of runs per hour.", body = FailedReply),
     (status = 503, description = "No keeper is available, or the keeper does not answer.", body = FailedReply),
 ))]
 pub(super) async fn begin(
@@ -56,6 +56,7 @@ pub(super) async fn begin(
     (status = 200, description = "The run has started.", body = EvolveStarted),
     (status = 404, description = "No earlier image exists.", body = FailedReply),
     (status = 409, description = "Another run is in progress.", body = FailedReply),
+    (status = 429, description = "The agent has reached its limit of runs per hour.", body = FailedReply),
     (status = 503, description = "No keeper is available, or the keeper does not answer.", body = FailedReply),
 ))]
 pub(super) async fn rollback(
@@ -222,14 +223,14 @@ impl IntoResponse for EvolveRefusal {
             ),
             Self::NoReply(why) => error_response(
                 S::SERVICE_UNAVAILABLE,
-                "keeper_silent",
+                "no_keeper_reply",
                 format!("no valid reply from the keeper: {why}"),
                 Some("`osctl evolve status` on the host shows details"),
             ),
             Self::Busy(run) => error_response(
                 S::CONFLICT,
                 "evolving",
-                format!("evolve run `{run}` is in progress"),
+                format!("evolve {run} is in progress"),
                 Some("`GET /evolve/status` reports its progress"),
             ),
             Self::Invalid(message) => invalid_field_response(message),
@@ -242,7 +243,9 @@ impl IntoResponse for EvolveRefusal {
                     refusal::KEEPER_BAD_REQUEST => S::BAD_REQUEST,
                     refusal::KEEPER_FORBIDDEN => S::FORBIDDEN,
                     refusal::KEEPER_NO_SUCH_RUN => S::NOT_FOUND,
-                    refusal::KEEPER_RATE_LIMITED => S::TOO_MANY_REQUESTS,
+                    refusal::KEEPER_RATE_LIMITED | refusal::FORMER_KEEPER_RATE_LIMITED => {
+                        S::TOO_MANY_REQUESTS
+                    }
                     _ => S::SERVICE_UNAVAILABLE,
                 };
                 let mut response = error_response(status, &kind, message, hint.as_deref());
@@ -319,4 +322,21 @@ async fn verify(
     JsonBody(expected): JsonBody<ExpectedState>,
 ) -> Response {
     json_response(StatusCode::OK, state.evolve.verify(&expected).await)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ApiError, EvolveRefusal, IntoResponse, StatusCode, refusal};
+
+    #[test]
+    fn both_words_of_the_rate_limit_have_its_status() {
+        for kind in [
+            refusal::KEEPER_RATE_LIMITED,
+            refusal::FORMER_KEEPER_RATE_LIMITED,
+        ] {
+            let refused = EvolveRefusal::Keeper(ApiError::new(kind, "no more runs"));
+            let status = refused.into_response().status();
+            assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
+        }
+    }
 }

@@ -136,7 +136,7 @@ impl IntoResponse for PtyRefusal {
                 "unknown_terminal",
                 format!("there is no terminal `{id}`"),
                 Some(
-                    "`GET /pty` lists the terminals; the companion removes an ended terminal after two minutes",
+                    "`osctl shell --list` lists the terminals; the companion removes an ended terminal after two minutes",
                 ),
             ),
             Self::TooManyTerminals(count) => error_response(
@@ -144,12 +144,12 @@ impl IntoResponse for PtyRefusal {
                 "too_many_terminals",
                 format!("the limit of {count} terminals is reached"),
                 Some(
-                    "`DELETE /pty/ID` ends a terminal; `terminals.max` in osctl.yaml sets the limit",
+                    "`osctl shell --end ID` ends a terminal; `terminals.max` in osctl.yaml sets the limit",
                 ),
             ),
             Self::TooManyClients => error_response(
                 busy,
-                "crowded_terminal",
+                "too_many_clients",
                 "the limit of connections to the terminal is reached",
                 Some("close another connection to the terminal"),
             ),

@@ -78,7 +78,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn ranges_are_read_as_the_rfc_says() {
+    fn ranges_follow_the_rfc() {
         let bytes = |first, last| Some(ByteRange::Bytes { first, last });
         assert_eq!(parse_range("bytes=0-0", 10), bytes(0, 0));
         assert_eq!(parse_range("bytes=3-", 10), bytes(3, 9));

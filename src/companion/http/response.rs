@@ -42,7 +42,7 @@ pub(super) fn invalid_field_response(message: String) -> Response {
 /// The reply for a failed write of something that must be durable.
 pub(super) fn not_recorded_error(what: &str) -> (StatusCode, ApiError) {
     let message = format!("the {what} can't be written to disk; nothing was executed");
-    let hint = "`osctl exec '!df -h /data'` shows the disk usage; omit `\"durable\": true` to execute without a record";
+    let hint = "`osctl shell df -h /data` shows the disk usage; omit `\"durable\": true` to execute without a record";
     let error = ApiError::new("not_recorded", message).with_hint(hint);
     (StatusCode::INSUFFICIENT_STORAGE, error)
 }
@@ -55,7 +55,7 @@ impl KernelRefusal {
             Self::Busy => (
                 S::TOO_MANY_REQUESTS,
                 ApiError::new("busy", "the kernel executes other code")
-                    .with_hint("try again, or interrupt the code with `osctl interrupt` (`POST /interrupt`)"),
+                    .with_hint("try again, or interrupt the code with `osctl interrupt`"),
             ),
             Self::QueueFull => (
                 S::TOO_MANY_REQUESTS,
@@ -72,19 +72,19 @@ impl KernelRefusal {
             Self::NoRun(id) => (
                 S::NOT_FOUND,
                 ApiError::new("unknown_run", format!("there is no run `{id}`"))
-                    .with_hint("`osctl runs` lists the retained runs (`GET /exec`); older runs are removed"),
+                    .with_hint("`osctl runs` lists the retained runs; older runs are removed"),
             ),
             Self::NotRecorded => not_recorded_error("run"),
             Self::NoSession(name) => (
                 S::NOT_FOUND,
                 ApiError::new("unknown_session", format!("there is no session `{name}`")).with_hint(
-                    "`osctl sessions` lists the sessions, `osctl sessions create NAME` creates one (`POST /sessions`)",
+                    "`osctl sessions` lists the sessions, `osctl sessions create NAME` creates one",
                 ),
             ),
             Self::TooManySessions(count) => {
                 let message =
                     format!("the limit of {count} sessions is reached");
-                let hint = "`osctl sessions rm NAME` deletes a session (`DELETE /sessions/NAME`); `sessions.max` in osctl.yaml sets the limit";
+                let hint = "`osctl sessions rm NAME` deletes a session; `sessions.max` in osctl.yaml sets the limit";
                 let error = ApiError::new("too_many_sessions", message).with_hint(hint);
                 (S::TOO_MANY_REQUESTS, error)
             }
@@ -109,7 +109,7 @@ impl KernelRefusal {
             Self::ResourceHeld(why) => {
                 let message = format!("the kernel did not release its live objects: {why}");
                 let hint = "`runtime.resource(…).invalidate()` releases a live object; nothing was lost";
-                (S::CONFLICT, ApiError::new("held", message).with_hint(hint))
+                (S::CONFLICT, ApiError::new("resource_held", message).with_hint(hint))
             }
             Self::GenerationMismatch { seen, generation } => {
                 let message = format!(
@@ -142,7 +142,7 @@ impl IntoResponse for KernelRefusal {
 impl KernelRefusal {
     /// Replaces the refusal's own hint.
     fn into_response_with_hint(self, hint: Option<&str>) -> Response {
-        let is_frozen = matches!(self, Self::Checkpointed { .. });
+        let is_checkpointed = matches!(self, Self::Checkpointed { .. });
         // These refusals are temporary; the others need an action of the client.
         let passes = matches!(
             self,
@@ -152,11 +152,11 @@ impl KernelRefusal {
         if let Some(hint) = hint {
             error = error.with_hint(hint);
         }
-        let mut response = match is_frozen {
+        let mut response = match is_checkpointed {
             true => json_response(status, CheckpointedFailure::from(error)),
             false => json_response(status, FailedReply::from(error)),
         };
-        if passes || is_frozen {
+        if passes || is_checkpointed {
             response
                 .headers_mut()
                 .insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
@@ -175,7 +175,7 @@ impl IntoResponse for files::FilesRefusal {
                 "missing_file",
                 format!("there is no `{}`", path.display()),
                 Some(
-                    "`osctl shell ls FOLDER` (`GET /files/FOLDER/`) lists a folder; `osctl shell mkdir -p FOLDER` (`?parents=true`) creates it",
+                    "`osctl shell ls FOLDER` lists a folder; `osctl shell mkdir -p FOLDER` creates it",
                 ),
             ),
             Self::Denied { path, why } => (
@@ -221,7 +221,7 @@ impl IntoResponse for files::FilesRefusal {
                 S::INSUFFICIENT_STORAGE,
                 "disk_full",
                 "the disk is full; existing files are unchanged".into(),
-                Some("remove files in the container; `osctl exec '!df -h'` shows the disk usage"),
+                Some("remove files in the container; `osctl shell df -h` shows the disk usage"),
             ),
             Self::OffsetMismatch(have) => (
                 S::CONFLICT,
@@ -321,8 +321,12 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
         parse_json_body(&bytes)
             .map(JsonBody)
             .map_err(|(kind, message)| {
-                let hint = "`GET /openapi.json` describes every field";
-                error_response(StatusCode::BAD_REQUEST, kind, message, Some(hint))
+                error_response(
+                    StatusCode::BAD_REQUEST,
+                    kind,
+                    message,
+                    Some(FIELD_DOCS_HINT),
+                )
             })
     }
 }
@@ -340,7 +344,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for QueryParams<T>
                 StatusCode::BAD_REQUEST,
                 "invalid_query",
                 rejection.body_text(),
-                Some("`GET /openapi.json` describes every field"),
+                Some(FIELD_DOCS_HINT),
             )
         })
     }
@@ -401,7 +405,7 @@ mod tests {
         );
         let other = text(KernelRefusal::Busy.into_response()).await;
         assert!(!other.contains("queue"), "{other}");
-        assert!(other.contains("`POST /interrupt`"), "{other}");
+        assert!(other.contains("`osctl interrupt`"), "{other}");
         let full = text(execution_refusal_response(KernelRefusal::ShuttingDown)).await;
         assert!(!full.contains("queue the code"), "{full}");
     }

@@ -156,7 +156,7 @@ mod tests {
     }
     proptest! {
         #[test]
-        fn every_event_is_written_as_everything_else_is(
+        fn every_event_is_written_as_serde_json_writes_it(
             seq in any::<u64>(),
             text in any::<String>(),
             base64 in prop::option::of("[a-z]{0,9}"),

@@ -60,8 +60,10 @@ pub(crate) enum KernelQuery {
     Reset,
     /// Check that the kernel answers.
     Probe,
-    /// End live objects and, after the reply, the connection: the process is about to be checkpointed.
-    LetGo,
+    /// End live objects and, after the reply, the connection: the process is about to be checkpointed. The kernel of a
+    /// former body, also one in a checkpoint, knows only the former word; today's kernel knows `release`, too.
+    #[serde(rename = "let_go")]
+    Release,
     Variables {
         /// Maximum number of variables. The kernel has its own default.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -317,7 +319,8 @@ fn receive_with_pipes(stream: &UnixStream) -> io::Result<KernelFirstBytes> {
 #[cfg(test)]
 mod tests {
     use super::{
-        KernelCellOutcome, KernelConnection, KernelCounts, KernelFrame, MAX_KERNEL_FRAME_BYTES,
+        KernelCellOutcome, KernelConnection, KernelCounts, KernelFrame, KernelQuery,
+        MAX_KERNEL_FRAME_BYTES,
     };
     use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
     use proptest::prelude::*;
@@ -384,6 +387,12 @@ mod tests {
             let capacity = reader.frames.read_buffer().capacity();
             assert!(capacity <= 64 << 10, "{capacity} bytes for {length}");
         }
+    }
+
+    #[test]
+    fn the_release_request_has_the_word_of_former_kernels() {
+        let frame = serde_json::to_string(&KernelQuery::Release).unwrap();
+        assert_eq!(frame, r#"{"type":"let_go"}"#);
     }
 
     /// One frame of each kind.

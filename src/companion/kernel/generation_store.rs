@@ -4,11 +4,12 @@
 //! file is replaced, so that a crash of the companion can't lose a reported generation. The reply does not wait for a
 //! sync to disk, which takes milliseconds and matters only after a power loss.
 
+use crate::atomic_write::{Durability, atomic_write, sync_folder};
 use crate::protocol::kernel::{KernelReport, KernelState};
 use crate::protocol::restored::RestoredFrom;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -164,7 +165,7 @@ impl GenerationStore {
     }
 
     fn write_record(&self) -> io::Result<()> {
-        let file = replace_file_atomically(&self.path, &serde_json::to_vec(&self.record)?)?;
+        let file = replace_session_file(&self.path, &serde_json::to_vec(&self.record)?)?;
         let sync = move || {
             if let Err(error) = file.sync_all() {
                 tracing::error!("a generation record may be lost after a power loss: {error}");
@@ -178,19 +179,16 @@ impl GenerationStore {
     }
 }
 
-/// Replaces a whole file atomically.
-pub(super) fn replace_file_atomically(path: &Path, content: &[u8]) -> io::Result<File> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    fs::create_dir_all(folder)?;
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
-    file.write_all(content)?;
-    Ok(file.persist(path)?)
+/// Replaces a file of a session, without waiting for the disk. Creates the folder if it is missing.
+pub(super) fn replace_session_file(path: &Path, content: &[u8]) -> io::Result<File> {
+    path.parent().map_or(Ok(()), fs::create_dir_all)?;
+    atomic_write(path, content, Durability::Renamed)
 }
 
 /// Syncs a session's record to disk: a stored state is a durable state from here on.
 pub(super) fn sync_record(folder: &Path, session: &str) -> io::Result<()> {
     File::open(record_path(folder, session))?.sync_all()?;
-    File::open(folder)?.sync_all()
+    sync_folder(folder)
 }
 
 fn record_path(folder: &Path, session: &str) -> PathBuf {
@@ -253,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reload_that_does_not_finish_is_retried_and_not_forever() {
+    fn a_reload_that_does_not_finish_is_tried_three_times() {
         let folder = tempfile::tempdir().unwrap();
         let mut store = GenerationStore::open(folder.path(), "default");
         store.begin_empty_generation();

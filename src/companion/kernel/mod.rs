@@ -31,7 +31,9 @@ pub(crate) use run_count::runs_since;
 pub(crate) use sessions::{KernelSessions, is_session_name};
 pub(crate) use supervisor::{SUPERVISOR_END_BYTE, SUPERVISOR_SHUTDOWN_BYTE};
 
-use crate::companion::runs::RunStore;
+use crate::companion::runs::{RetainedRuns, RunStore};
+use crate::companion::settings;
+use crate::error::Result;
 use crate::protocol::kernel::{KernelReport, RunError};
 use serde_json::Value;
 use std::path::PathBuf;
@@ -41,6 +43,10 @@ use template::KernelTemplate;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
+
+const DEFAULT_MAX_SESSIONS: usize = 16;
+const DEFAULT_SESSION_IDLE_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
+const DEFAULT_SESSION_PROBE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Paths and stores that kernels use.
 #[derive(Debug, Clone)]
@@ -53,7 +59,7 @@ pub(crate) struct KernelSettings {
     pub(crate) record_folder: PathBuf,
     /// Folder of the stored generations (cryo).
     pub(crate) cryo_folder: PathBuf,
-    /// Folder of run output that memory does not hold. Only the run output is in this folder.
+    /// Folder of this companion's run journal and of the run output that memory does not hold.
     pub(crate) output_folder: PathBuf,
     /// Runs on disk.
     pub(crate) run_store: RunStore,
@@ -75,17 +81,38 @@ pub(crate) struct SessionLimits {
     pub(crate) probe_interval: Duration,
 }
 
+impl SessionLimits {
+    /// # Errors
+    /// When a variable is invalid.
+    pub(crate) fn from_environment() -> Result<Self> {
+        Ok(Self {
+            max_sessions: settings::read_value("OSCTL_SESSIONS_MAX")?
+                .unwrap_or(DEFAULT_MAX_SESSIONS),
+            max_memory_bytes: settings::read_value("OSCTL_SESSIONS_MEMORY")?,
+            idle_timeout: settings::read_seconds("OSCTL_SESSIONS_IDLE")?
+                .unwrap_or(DEFAULT_SESSION_IDLE_TIMEOUT),
+            probe_interval: settings::read_seconds("OSCTL_SESSIONS_CHECK")?
+                .unwrap_or(DEFAULT_SESSION_PROBE_INTERVAL),
+        })
+    }
+}
+
 impl KernelSettings {
-    pub(crate) fn new(settings: &super::CompanionSettings, store: RunStore) -> Self {
+    pub(crate) fn new(
+        settings: &super::CompanionSettings,
+        limits: SessionLimits,
+        retained_runs: &RetainedRuns,
+        store: RunStore,
+    ) -> Self {
         Self {
             run_store: store,
             python: settings.python.clone(),
             program: settings.body_folder.join("kernel"),
             socket_folder: settings.run_folder.join("kernels"),
             record_folder: settings.data_folder.join("kernels"),
-            cryo_folder: settings.cryo.folder.clone(),
-            output_folder: settings.retained_runs.own_folder(),
-            limits: settings.sessions,
+            cryo_folder: settings.cryo_folder(),
+            output_folder: retained_runs.own_folder(),
+            limits,
         }
     }
 }
@@ -239,6 +266,7 @@ enum KernelMessage {
 pub(crate) struct KernelHandle {
     owner: mpsc::Sender<KernelMessage>,
     view: watch::Receiver<KernelView>,
+    run_store: RunStore,
 }
 
 impl KernelHandle {
@@ -250,8 +278,14 @@ impl KernelHandle {
         restoring: Option<SessionRestoring>,
     ) -> (Self, JoinHandle<()>) {
         let (owner, mailbox) = mpsc::channel(256);
+        let run_store = settings.run_store.clone();
         let (task, view) = task::KernelOwner::new(session, settings, template, mailbox, restoring);
-        (Self { owner, view }, tokio::spawn(task.run()))
+        let handle = Self {
+            owner,
+            view,
+            run_store,
+        };
+        (handle, tokio::spawn(task.run()))
     }
 
     pub(crate) fn view(&self) -> KernelView {
@@ -315,7 +349,10 @@ impl KernelHandle {
         let (done, answer) = oneshot::channel();
         let message = KernelMessage::Interrupt { id: None, done };
         self.send_message(message).await?;
-        answer.await.map_err(|_| KernelRefusal::ShuttingDown)
+        let report = answer.await.map_err(|_| KernelRefusal::ShuttingDown)?;
+        // The end of a run is visible when it is on the disk.
+        self.run_store.wait_synced().await;
+        Ok(report)
     }
 
     /// Ends the process, even while code runs, and waits for the next process.
@@ -326,7 +363,9 @@ impl KernelHandle {
         let (done, answer) = oneshot::channel();
         self.send_message(KernelMessage::Restart { why, done })
             .await?;
-        answer.await.unwrap_or(Err(KernelRefusal::ShuttingDown))
+        let answer = answer.await.unwrap_or(Err(KernelRefusal::ShuttingDown));
+        self.run_store.wait_synced().await;
+        answer
     }
 
     /// Probes an idle kernel. A busy kernel or a full mailbox already shows that the kernel is in use.

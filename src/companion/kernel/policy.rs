@@ -22,9 +22,10 @@
 //! After an interrupt, the kernel has to answer a probe before it counts as idle. An idle kernel is probed regularly,
 //! too (`Check`); the event contains the time limit for the answer.
 //!
-//! A kernel that dies before it is ready is restarted immediately twice, then after delays that double up to
-//! [`MAX_KERNEL_RESTART_DELAY`]. This module does not decide what callers read.
+//! A kernel that dies before it is ready is restarted immediately twice, then after delays that double
+//! ([`KERNEL_RESTART_BACKOFF`]). This module does not decide what callers read.
 
+use crate::backoff::Backoff;
 use std::time::Duration;
 
 /// Time between two interrupts, and between the last interrupt and the kill.
@@ -38,8 +39,11 @@ pub(super) const KERNEL_HELLO_TIMEOUT: Duration = Duration::from_secs(60);
 
 const MAX_INTERRUPT_ATTEMPTS: u8 = 2;
 const MAX_IMMEDIATE_RESTARTS: u32 = 2;
-const MIN_KERNEL_RESTART_DELAY: Duration = Duration::from_secs(1);
-const MAX_KERNEL_RESTART_DELAY: Duration = Duration::from_secs(30);
+/// The delays after the immediate restarts.
+const KERNEL_RESTART_BACKOFF: Backoff = Backoff {
+    first: Duration::from_secs(1),
+    max: Duration::from_secs(30),
+};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KernelPolicyState {
@@ -216,13 +220,10 @@ impl KernelPolicyState {
                 ],
             );
         }
-        let doubled = MIN_KERNEL_RESTART_DELAY
-            .saturating_mul(1 << (failed_starts - MAX_IMMEDIATE_RESTARTS - 1).min(16));
+        let delay = KERNEL_RESTART_BACKOFF.delay_after(failed_starts - MAX_IMMEDIATE_RESTARTS);
         (
             Self::WaitingToRestart { failed_starts },
-            vec![KernelPolicyAction::StartTimer(
-                doubled.min(MAX_KERNEL_RESTART_DELAY),
-            )],
+            vec![KernelPolicyAction::StartTimer(delay)],
         )
     }
 

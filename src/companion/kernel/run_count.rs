@@ -5,8 +5,8 @@
 //! companion and of the container. When the machine stops without writing its caches to disk, runs may be missing from
 //! the count. The next start detects this case; differences to earlier stores are then estimates.
 
-use super::generation_store::replace_file_atomically;
-use std::fs::{self, File, OpenOptions};
+use super::generation_store::replace_session_file;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -161,9 +161,7 @@ impl RunCount {
     }
 
     fn replace_file(&mut self) {
-        let replaced = replace_file_atomically(&self.path, self.record.to_text().as_bytes())
-            .and_then(|_| OpenOptions::new().write(true).open(&self.path));
-        match replaced {
+        match replace_session_file(&self.path, self.record.to_text().as_bytes()) {
             Ok(file) => self.file = Some(file),
             Err(error) => tracing::error!("`{}` can't be written: {error}", self.path.display()),
         }

@@ -13,9 +13,10 @@ use crate::companion::descendants;
 use crate::companion::runs::{RunIdConflict, RunNotRecorded, RunRegistry};
 use crate::protocol::kernel::{DEFAULT_SESSION, Execute, KernelReport};
 use nix::unistd::Pid;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fs;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{broadcast, oneshot};
 use tokio::task::{JoinHandle, spawn_blocking, yield_now};
@@ -75,20 +76,21 @@ impl KernelSessions {
     /// # Errors
     /// [`KernelRefusal::NoSession`].
     pub(crate) fn find_kernel(&self, session: &str) -> Result<KernelHandle, KernelRefusal> {
-        let found = self.lock_kernels().get(session).cloned();
+        let found = self.kernels.lock().get(session).cloned();
         found.ok_or_else(|| KernelRefusal::NoSession(session.into()))
     }
 
     /// State of the default session.
     pub(crate) fn default_view(&self) -> KernelView {
-        let kernels = self.lock_kernels();
+        let kernels = self.kernels.lock();
         kernels[DEFAULT_SESSION].view()
     }
 
     /// Lists all sessions, the default session first.
     pub(crate) fn list_sessions(&self) -> Vec<(String, KernelView)> {
         let mut all: Vec<_> = self
-            .lock_kernels()
+            .kernels
+            .lock()
             .iter()
             .map(|(name, kernel)| (name.clone(), kernel.view()))
             .collect();
@@ -107,13 +109,13 @@ impl KernelSessions {
         // Two kernels of one name would share a generation record.
         while let Some(kernel) = name
             .as_ref()
-            .and_then(|name| lock_unpoisoned(&self.ending_kernels).get(name).cloned())
+            .and_then(|name| self.ending_kernels.lock().get(name).cloned())
         {
             kernel.wait_ended().await;
             // The task that ended the session removes the name from the map soon.
             yield_now().await;
         }
-        let mut kernels = self.lock_kernels();
+        let mut kernels = self.kernels.lock();
         let name = match name {
             Some(name) => name,
             None => (1..)
@@ -151,10 +153,12 @@ impl KernelSessions {
             return Err(KernelRefusal::Invalid(message));
         }
         let kernel = {
-            let mut kernels = self.lock_kernels();
+            let mut kernels = self.kernels.lock();
             let kernel = kernels.remove(name);
             let kernel = kernel.ok_or_else(|| KernelRefusal::NoSession(name.into()))?;
-            lock_unpoisoned(&self.ending_kernels).insert(name.into(), kernel.clone());
+            self.ending_kernels
+                .lock()
+                .insert(name.into(), kernel.clone());
             kernel
         };
         // In a separate task: the caller may disconnect, and the name must become free in any case.
@@ -163,7 +167,8 @@ impl KernelSessions {
         let _ = self.session_ends.send(name.clone());
         let ended = tokio::spawn(async move {
             kernel.shutdown(Duration::ZERO, StopReason::Deleted).await;
-            lock_unpoisoned(&ending_kernels).remove(&name);
+            kernel.run_store.wait_synced().await;
+            ending_kernels.lock().remove(&name);
         });
         ended.await.map_err(|_| KernelRefusal::ShuttingDown)
     }
@@ -274,7 +279,7 @@ impl KernelSessions {
 
     /// Reads all records again: another container may have advanced the generations of the sessions.
     pub(crate) async fn adopt_newer_state(&self) {
-        let kernels: Vec<KernelHandle> = self.lock_kernels().values().cloned().collect();
+        let kernels: Vec<KernelHandle> = self.kernels.lock().values().cloned().collect();
         futures_util::future::join_all(kernels.iter().map(KernelHandle::adopt_newer_state)).await;
     }
 
@@ -306,7 +311,7 @@ impl KernelSessions {
 
     /// Refuses new requests, lets current runs finish within `grace`, then ends all processes.
     pub(crate) async fn shutdown_all(&self, grace: Duration) {
-        let kernels: Vec<KernelHandle> = self.lock_kernels().values().cloned().collect();
+        let kernels: Vec<KernelHandle> = self.kernels.lock().values().cloned().collect();
         futures_util::future::join_all(
             kernels
                 .iter()
@@ -326,7 +331,7 @@ impl KernelSessions {
         let mut checked = Instant::now();
         loop {
             tokio::time::sleep(SESSION_CHECK_INTERVAL).await;
-            let names: Vec<String> = self.lock_kernels().keys().cloned().collect();
+            let names: Vec<String> = self.kernels.lock().keys().cloned().collect();
             let is_check = checked.elapsed() >= probe_interval;
             if is_check {
                 checked = Instant::now();
@@ -384,16 +389,6 @@ impl KernelSessions {
         });
         measured.await.ok()
     }
-
-    fn lock_kernels(&self) -> MutexGuard<'_, BTreeMap<String, KernelHandle>> {
-        lock_unpoisoned(&self.kernels)
-    }
-}
-
-fn lock_unpoisoned(
-    kernels: &Mutex<BTreeMap<String, KernelHandle>>,
-) -> MutexGuard<'_, BTreeMap<String, KernelHandle>> {
-    kernels.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn read_pss_bytes(pid: Pid) -> Option<u64> {

@@ -22,6 +22,7 @@ use anyhow::{Context, bail};
 use futures_util::StreamExt;
 use nix::fcntl::OFlag;
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -29,7 +30,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader, Interest};
 use tokio::net::UnixStream;
@@ -216,16 +217,37 @@ enum TemplateRequest<'a> {
     Fork {
         session: &'a str,
         plain: bool,
+        supervisor_command: &'a [String],
+        /// The name of `supervisor_command` in bodies before 0.1.0, which also have protocol 1.
         guard: &'a [String],
     },
+}
+
+impl<'a> TemplateRequest<'a> {
+    fn fork(is_plain: bool, supervisor_command: &'a [String]) -> Self {
+        Self::Fork {
+            session: "",
+            plain: is_plain,
+            supervisor_command,
+            guard: supervisor_command,
+        }
+    }
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum TemplateFrame {
-    Ready { protocol: u32 },
-    Forked { guard: i32, pid: i32 },
-    Failed { error: RunError },
+    Ready {
+        protocol: u32,
+    },
+    Forked {
+        #[serde(alias = "guard")]
+        supervisor_pid: i32,
+        pid: i32,
+    },
+    Failed {
+        error: RunError,
+    },
 }
 
 impl TemplateProcess {
@@ -293,16 +315,13 @@ impl TemplateProcess {
         let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
         // This binary, also when its file was replaced since the start.
         let binary = format!("/proc/{}/exe", std::process::id());
-        let request = TemplateRequest::Fork {
-            session: "",
-            plain: is_plain,
-            guard: &[binary, "reaper".into(), "--adopt".into()],
-        };
+        let supervisor_command = [binary, "reaper".into(), "--adopt".into()];
+        let request = TemplateRequest::fork(is_plain, &supervisor_command);
         let fds = [listener.as_raw_fd(), theirs.as_raw_fd(), write.as_raw_fd()];
         self.send_with_fds(&encode_frame(&request)?, &fds).await?;
         let (supervisor_pid, kernel) = match self.next_frame(TEMPLATE_FORK_TIMEOUT).await? {
             TemplateFrame::Forked {
-                guard: supervisor_pid,
+                supervisor_pid,
                 pid,
             } => (supervisor_pid, pid),
             TemplateFrame::Failed { error } => bail!("{}: {}", error.kind, error.message),
@@ -381,12 +400,12 @@ impl StderrTail {
     }
 
     pub(super) fn to_text(&self) -> String {
-        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = self.0.lock();
         lines.iter().cloned().collect::<Vec<_>>().join("\n")
     }
 
     fn push_line(&self, line: String) {
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = self.0.lock();
         if lines.len() == MAX_STDERR_TAIL_LINES {
             lines.pop_front();
         }
@@ -413,18 +432,38 @@ async fn read_stderr_lines(stderr: impl AsyncRead + Unpin, last_words: StderrTai
 
 #[cfg(test)]
 mod tests {
-    use super::{TemplateFrame, frame_codec, read_template_frame};
+    use super::{TemplateFrame, TemplateRequest, frame_codec, read_template_frame};
     use proptest::prelude::*;
     use tokio_util::codec::FramedRead;
 
     const TEMPLATE_TEST_FRAMES: [&str; 3] = [
         r#"{"type":"ready","protocol":1}"#,
-        r#"{"type":"forked","guard":77,"pid":78}"#,
+        r#"{"type":"forked","supervisor_pid":77,"pid":78}"#,
         r#"{"type":"failed","error":{"type":"E","message":"m","traceback":["t"]}}"#,
     ];
 
     fn framed(body: &[u8]) -> Vec<u8> {
         [&u32::try_from(body.len()).unwrap().to_be_bytes(), body].concat()
+    }
+
+    #[test]
+    fn a_former_template_reads_the_request_and_its_reply_is_read() {
+        let command = ["osctl".to_owned(), "reaper".to_owned()];
+        let request = serde_json::to_value(TemplateRequest::fork(true, &command)).unwrap();
+        assert_eq!(request["supervisor_command"], request["guard"]);
+        assert_eq!(
+            (&request["type"], &request["session"], &request["plain"]),
+            (&"fork".into(), &"".into(), &true.into())
+        );
+        assert_eq!(request["guard"], serde_json::json!(command));
+        let former = r#"{"type":"forked","guard":77,"pid":78}"#;
+        assert!(matches!(
+            serde_json::from_str(former),
+            Ok(TemplateFrame::Forked {
+                supervisor_pid: 77,
+                pid: 78
+            })
+        ));
     }
 
     #[tokio::test]
@@ -452,7 +491,7 @@ mod tests {
                 assert!(read_template_frame(&mut frames).await.is_ok());
                 assert!(read_template_frame(&mut frames).await.is_err());
                 let third = read_template_frame(&mut frames).await;
-                assert!(matches!(third, Ok(TemplateFrame::Forked { guard: 77, .. })), "{third:?}");
+                assert!(matches!(third, Ok(TemplateFrame::Forked { supervisor_pid: 77, .. })), "{third:?}");
                 assert!(read_template_frame(&mut frames).await.is_err(), "{end:?}");
             });
         }

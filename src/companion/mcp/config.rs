@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn later_files_win_server_by_server() {
+    fn later_files_override_earlier_ones_per_server() {
         let first =
             r#"{"mcpServers": {"a": {"command": "x"}, "b": {"command": "y", "type": "stdio"}}}"#;
         let second =
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn one_bad_server_leaves_the_others_alone() {
+    fn an_invalid_server_does_not_affect_the_others() {
         let text = r#"{"mcpServers": {"a": {}, "b__c": {"command": "x"}, "os": {"command": "x"}, "d": {"command": "x"}}}"#;
         let found = parse_files(&[text]);
         assert_eq!(found.servers.len(), 1);
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_half_written_counts_as_it_was_before() {
+    fn a_half_written_file_leaves_its_previous_content_in_effect() {
         let folder = tempfile::tempdir().unwrap();
         let (first, second) = (folder.path().join("1"), folder.path().join("2"));
         let mut files = McpConfigFiles::new(vec![first.clone(), second.clone()]);
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn the_built_in_server_is_there_unless_a_file_says_otherwise() {
+    fn the_built_in_server_is_enabled_unless_a_file_disables_it() {
         let with = |text: &str| {
             let mut found = McpConfig::built_in();
             let servers = serde_json::from_str(text).unwrap();
@@ -410,13 +410,13 @@ mod tests {
     }
 
     #[test]
-    fn variables_are_filled_in() {
+    fn variables_are_expanded() {
         let variable = |name: &str| (name == "A").then(|| "1".to_owned());
         assert_eq!(expand_variables("x${A}y${B:-z}${B}${", &variable), "x1yz${");
     }
 
     #[test]
-    fn another_command_is_another_cache() {
+    fn the_command_determines_the_cache() {
         let of = |text: &str| parse_files(&[text]).servers["a"].cache_digest();
         let one = of(r#"{"mcpServers": {"a": {"command": "x"}}}"#);
         let with_timeout = of(r#"{"mcpServers": {"a": {"command": "x", "timeout": 1}}}"#);

@@ -11,9 +11,10 @@ use super::server_entry::{
     HANDSHAKE_REVISIONS, NEWEST_HANDSHAKE_REVISION, ServerAccess, ServerEntry,
 };
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::task::JoinSet;
 
 /// Separates a server's name from the name of its tool or prompt.
@@ -80,7 +81,7 @@ impl MergedServers {
         level: Option<&str>,
         mut next: impl FnMut() -> u64,
     ) -> bool {
-        let mut ways = self.lock_servers();
+        let mut ways = self.servers.lock();
         let count = ways.len();
         let mut replaced = self.lock_replaced();
         ways.retain(|name, access| {
@@ -96,7 +97,8 @@ impl MergedServers {
         let mut is_other = ways.len() < count;
         let number = |access: &Arc<ServerAccess>| access.client.number;
         let here: Vec<u64> = ways.values().map(number).collect();
-        self.lock_origins()
+        self.origins
+            .lock()
             .retain(|_, number| here.contains(number));
         let before: Vec<u64> = replaced.iter().map(number).collect();
         drop(replaced);
@@ -136,24 +138,19 @@ impl MergedServers {
         entry.open_access(Arc::new(client), &NameFilter::default())
     }
 
-    fn lock_servers(&self) -> MutexGuard<'_, BTreeMap<String, Arc<ServerAccess>>> {
-        self.servers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn lock_replaced(&self) -> MutexGuard<'_, Vec<Arc<ServerAccess>>> {
-        let replaced = self.replaced.lock();
-        let mut replaced = replaced.unwrap_or_else(PoisonError::into_inner);
+        let mut replaced = self.replaced.lock();
         replaced.retain(|access| !access.has_ended());
         replaced
     }
 
     /// All server connections, in the order of their names.
     pub(super) fn servers(&self) -> Vec<Arc<ServerAccess>> {
-        self.lock_servers().values().cloned().collect()
+        self.servers.lock().values().cloned().collect()
     }
 
     fn server_by_number(&self, number: u64) -> Option<Arc<ServerAccess>> {
-        let ways = self.lock_servers();
+        let ways = self.servers.lock();
         let found = ways.values().find(|access| access.client.number == number);
         found.cloned()
     }
@@ -350,34 +347,29 @@ impl MergedServers {
 
     /// The server that reported this resource or template to this client.
     pub(super) fn origin_server(&self, uri: &str) -> Option<Arc<ServerAccess>> {
-        let number = self.lock_origins().get(uri).copied()?;
+        let number = self.origins.lock().get(uri).copied()?;
         let found = self.server_by_number(number);
         if found.is_none() {
             // The URI was recorded just as its server was removed.
-            self.lock_origins().remove(uri);
+            self.origins.lock().remove(uri);
         }
         found
     }
 
     pub(super) fn has_origin(&self, uri: &str) -> bool {
-        self.lock_origins().contains_key(uri)
+        self.origins.lock().contains_key(uri)
     }
 
     /// Records the server of a resource or template, unless another server reported it before.
     pub(super) fn record_origin(&self, uri: String, server: &ServerAccess) {
-        self.lock_origins()
+        self.origins
+            .lock()
             .entry(uri)
             .or_insert(server.client.number);
     }
 
     pub(super) fn lock_awaited(&self) -> MutexGuard<'_, AwaitedLists> {
-        self.awaited_lists
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock_origins(&self) -> MutexGuard<'_, HashMap<String, u64>> {
-        self.origins.lock().unwrap_or_else(PoisonError::into_inner)
+        self.awaited_lists.lock()
     }
 }
 

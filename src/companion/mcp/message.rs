@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_compared_by_what_they_mean() {
+    fn ids_are_compared_by_value() {
         assert!(is_same_id("1.0", "1") && is_same_id("\"a\"", "\"a\"") && is_same_id("1e2", "100"));
         assert!(is_same_id("\"A\"", r#""\u0041""#));
         assert!(!is_same_id("1", "\"1\"") && !is_same_id("null", "0"));

@@ -2,8 +2,8 @@
 //! resume at its last event.
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 /// Limits of kept messages that were read already; a client may resume before them.
@@ -139,7 +139,7 @@ impl MessageStream {
     }
 
     fn push_text(&self, text: Bytes, is_answer: bool) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.closed {
             return;
         }
@@ -155,18 +155,18 @@ impl MessageStream {
 
     /// Expects one answer less, as when a call is cancelled.
     pub(super) fn skip_answer(&self) {
-        self.lock().count_answer();
+        self.state.lock().count_answer();
         self.changed.notify_waiters();
     }
 
     /// Expects one answer more, on a stream without an end.
     pub(super) fn expect_answer(&self) {
-        self.lock().pending_answers += 1;
+        self.state.lock().pending_answers += 1;
     }
 
     /// Ends the stream after the answers that have not arrived yet.
     pub(super) fn drain(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.ends_after_answers = true;
         state.closed |= state.pending_answers == 0;
         drop(state);
@@ -174,39 +174,39 @@ impl MessageStream {
     }
 
     pub(super) fn close(&self) {
-        self.lock().closed = true;
+        self.state.lock().closed = true;
         self.changed.notify_waiters();
     }
 
     /// Whether the stream has ended and its reader has received everything.
     pub(super) fn is_fully_read(&self) -> bool {
-        let read = self.lock().last_read_seq;
+        let read = self.state.lock().last_read_seq;
         self.is_exhausted_after(read)
     }
 
     /// Whether no event can follow event number `seen`.
     pub(super) fn is_exhausted_after(&self, seen: u64) -> bool {
-        let state = self.lock();
+        let state = self.state.lock();
         state.closed && state.first_seq + state.events.len() as u64 <= seen + 1
     }
 
     /// The size of the kept messages in bytes.
     pub(super) fn buffered_bytes(&self) -> usize {
-        self.lock().buffered_bytes
+        self.state.lock().buffered_bytes
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        self.lock().closed
+        self.state.lock().closed
     }
 
     /// Whether another reader has taken over from `reader`.
     pub(super) fn has_newer_reader(&self, reader: u64) -> bool {
-        self.lock().reader != reader
+        self.state.lock().reader != reader
     }
 
     /// Becomes the reader and ends the previous one. Returns the number of this reader.
     pub(super) fn attach_reader(&self) -> u64 {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.reader += 1;
         let reader = state.reader;
         drop(state);
@@ -222,7 +222,7 @@ impl MessageStream {
             // From here on every change wakes this task.
             changed.as_mut().enable();
             {
-                let mut state = self.lock();
+                let mut state = self.state.lock();
                 if state.reader != reader {
                     return None;
                 }
@@ -255,10 +255,6 @@ impl MessageStream {
             seen = event.seq;
         }
         None
-    }
-
-    fn lock(&self) -> MutexGuard<'_, MessageStreamState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -304,7 +300,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stream_is_over_when_its_end_was_read() {
+    async fn a_stream_is_exhausted_after_its_last_event_is_read() {
         let stream = MessageStream::of_answers(1, 1);
         stream.push_event("a".into());
         assert!(!stream.is_exhausted_after(1));
@@ -332,7 +328,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_waits_and_is_woken() {
+    async fn a_waiting_reader_gets_the_next_event() {
         let stream = std::sync::Arc::new(MessageStream::endless(1));
         let reader = stream.attach_reader();
         let other = stream.clone();

@@ -18,6 +18,7 @@
 mod child;
 mod client;
 mod config;
+mod hub_sessions;
 mod list_delay;
 mod merged_lists;
 mod merged_servers;
@@ -45,25 +46,22 @@ pub(super) use settings::HubSettings;
 pub(super) use transport::hub_routes;
 
 use crate::error::Result;
-use crate::protocol::hex::hex;
 use crate::protocol::mcp::{HubStatus, ServerStatus};
 use bytes::Bytes;
 use child::{HandshakeError, InProcessServer};
 use client::{McpClient, NotificationSink};
 use config::{McpConfig, McpConfigFiles};
 use merged_servers::MergedServers;
-use message_stream::MessageStream;
 use name_filter::NameFilter;
-use persisted_sessions::{ClientSubscriptions, PersistedHubSession};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 use server_entry::ServerEntry;
-use session::{Backend, ClientStreams, HubSession};
+use session::{Backend, HubSession};
 use sse_connections::SseConnections;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The pause between two checks of the configuration files; every 60th check also removes idle sessions.
@@ -107,8 +105,8 @@ struct HubInner {
     /// The last number given to a client or a stream. Numbers continue after a restart, so no old event id names a
     /// new stream.
     last_number: AtomicU64,
-    /// The last number of the previous run of the companion.
-    previous_run_last_number: u64,
+    /// Numbers of this companion process are greater than this: its start time in microseconds.
+    first_number_floor: u64,
 }
 
 /// Errors of the last read of the configuration.
@@ -143,8 +141,7 @@ impl Hub {
     fn new(settings: HubSettings, built_in_server: Arc<dyn InProcessServer>) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         // Numbers start at the current time in microseconds: a run never assigns more than one number a microsecond.
-        let previous_run_last_number =
-            since.map_or(0, |s| u64::try_from(s.as_micros()).unwrap_or(0));
+        let first_number_floor = since.map_or(0, |s| u64::try_from(s.as_micros()).unwrap_or(0));
         Self(Arc::new(HubInner {
             config_files: Mutex::new(McpConfigFiles::new(settings.config_files.clone())),
             settings,
@@ -156,8 +153,8 @@ impl Hub {
             is_stopping: AtomicBool::new(false),
             change_count: AtomicU64::new(0),
             removed_servers: Mutex::default(),
-            last_number: AtomicU64::new(previous_run_last_number),
-            previous_run_last_number,
+            last_number: AtomicU64::new(first_number_floor),
+            first_number_floor,
         }))
     }
 
@@ -179,8 +176,7 @@ impl Hub {
 
     /// Reads the configuration files now.
     pub(in crate::companion) fn reload_config(&self) {
-        let files = self.0.config_files.lock();
-        let found = files.unwrap_or_else(PoisonError::into_inner).read();
+        let found = self.0.config_files.lock().read();
         self.apply_config(found);
     }
 
@@ -189,14 +185,14 @@ impl Hub {
         for problem in &found.problems {
             tracing::warn!("{problem}");
         }
-        *self.lock_config_errors() = ConfigErrors {
+        *self.0.config_errors.lock() = ConfigErrors {
             problems: found.problems,
             invalid_servers: found.invalid_servers,
         };
         let mut removed = Vec::new();
         let mut is_new = false;
         {
-            let mut servers = self.lock_servers();
+            let mut servers = self.0.servers.lock();
             servers.retain(|name, entry| {
                 let same = found.servers.get(name) == Some(&entry.spec.config);
                 if !same {
@@ -219,8 +215,8 @@ impl Hub {
             return;
         }
         self.0.change_count.fetch_add(1, Ordering::Relaxed);
-        let servers = self.lock_servers().clone();
-        self.lock_sessions().retain(|_, session| {
+        let servers = self.0.servers.lock().clone();
+        self.0.sessions.lock().retain(|_, session| {
             let stays = session.update_servers(&servers, || self.next_number());
             if !stays {
                 session.streams.drain();
@@ -235,15 +231,19 @@ impl Hub {
                 None => server.is_some_and(|name| !names.contains(&name)),
             });
         removed.iter().for_each(|entry| entry.drain());
-        let mut removed_servers = self.lock_removed_servers();
+        let mut removed_servers = self.0.removed_servers.lock();
         removed_servers.retain(|entry| !entry.has_ended());
         removed_servers.extend(removed);
     }
 
     fn sweep_sessions(&self) {
-        self.lock_sessions()
+        self.0
+            .sessions
+            .lock()
             .retain(|_, session| session.idle_time() < HUB_SESSION_IDLE_TIMEOUT);
-        self.lock_removed_servers()
+        self.0
+            .removed_servers
+            .lock()
             .retain(|served| !served.has_ended());
         let folder = self.0.settings.data_folder.join("sessions");
         tokio::task::spawn_blocking(move || {
@@ -263,14 +263,14 @@ impl Hub {
         // From here on no client receives an error that its session or server does not exist: both exist after the
         // restart.
         self.0.is_stopping.store(true, Ordering::Relaxed);
-        let sessions: Vec<_> = self.lock_sessions().drain().collect();
+        let sessions: Vec<_> = self.0.sessions.lock().drain().collect();
         let retiring = sessions.iter().map(|(_, session)| &session.streams);
         retiring.for_each(|streams| streams.drain());
         // The end of a server ends its open calls with an error to their clients.
-        let mut servers: Vec<_> = std::mem::take(&mut *self.lock_servers())
+        let mut servers: Vec<_> = std::mem::take(&mut *self.0.servers.lock())
             .into_values()
             .collect();
-        servers.append(&mut self.lock_removed_servers());
+        servers.append(&mut self.0.removed_servers.lock());
         let ends = servers.iter().map(|entry| entry.shutdown());
         futures_util::future::join_all(ends).await;
         let ended = sessions.iter().map(|(_, session)| &session.streams);
@@ -284,7 +284,7 @@ impl Hub {
 
     /// Whether the number of a stream comes from the previous run of the companion.
     fn is_from_previous_run(&self, stream: u64) -> bool {
-        stream <= self.0.previous_run_last_number
+        stream <= self.0.first_number_floor
     }
 
     fn next_number(&self) -> u64 {
@@ -303,12 +303,12 @@ impl Hub {
         let tools = NameFilter::from_query(target.tools.as_deref());
         let Some(name) = &target.server else {
             let wanted = NameFilter::from_query(target.servers.as_deref());
-            let servers = self.lock_servers().clone();
+            let servers = self.0.servers.lock().clone();
             let merged =
                 MergedServers::new(servers, wanted, tools, params, sink, || self.next_number());
             return Ok(Backend::Merged(merged));
         };
-        let entry = self.lock_servers().get(name).cloned();
+        let entry = self.0.servers.lock().get(name).cloned();
         let entry = entry.ok_or_else(|| self.no_server(name))?;
         let number = self.next_number();
         let client = McpClient {
@@ -328,124 +328,14 @@ impl Hub {
         self.open_backend(target, None, sink)
     }
 
-    /// Opens a session for a client's `initialize` parameters. Returns the session and the `initialize`
-    /// result.
-    async fn open_session(
-        &self,
-        target: HubTarget,
-        initialize_params: Bytes,
-    ) -> Result<(Arc<HubSession>, Bytes), HubRefusal> {
-        let id = new_session_id()?;
-        let (before, streams, backend, result) = loop {
-            let before = self.change_count();
-            let streams = ClientStreams::new(Arc::new(MessageStream::general(self.next_number())));
-            let backend =
-                self.open_backend(&target, Some(initialize_params.clone()), streams.clone())?;
-            let result = backend.initialize_result().await;
-            // The servers changed during the handshake: repeat it, because the result may come from a replaced
-            // server.
-            if self.change_count() == before {
-                break (
-                    before,
-                    streams,
-                    backend,
-                    result.map_err(HubRefusal::Handshake)?,
-                );
-            }
-        };
-        let version = protocol_version(&result);
-        let server = target.server.clone();
-        let lasting = ClientSubscriptions::default();
-        let session = HubSession::new(
-            id.clone(),
-            version.clone(),
-            server,
-            backend,
-            lasting,
-            streams,
-        );
-        let raw = String::from_utf8(initialize_params.into()).ok();
-        if let Some(initialize_params) = raw.and_then(|raw| RawValue::from_string(raw).ok()) {
-            let persisted = PersistedHubSession {
-                wish: target,
-                version,
-                hello: initialize_params,
-                subscribed: BTreeSet::new(),
-                level: None,
-            };
-            if let Err(error) = server_cache::write_json(&self.session_file(&id), &persisted) {
-                tracing::warn!("the hub can't store a session: {error:#}");
-            }
-        }
-        Ok((self.register_session(session, before)?, result))
-    }
-
     fn change_count(&self) -> u64 {
         self.0.change_count.load(Ordering::Relaxed)
     }
 
-    /// Registers a session, or returns the registered one with the same id. `before` is the change count when the
-    /// session was created; the session is then updated to the servers if they changed since.
-    fn register_session(
-        &self,
-        session: HubSession,
-        before: u64,
-    ) -> Result<Arc<HubSession>, HubRefusal> {
-        let registered = self.insert_or_find_session(session);
-        if self.change_count() != before
-            && !registered.update_servers(&self.lock_servers().clone(), || self.next_number())
-        {
-            self.lock_sessions().remove(&registered.id);
-            return Err(HubRefusal::NoSession);
-        }
-        Ok(registered)
-    }
-
-    fn insert_or_find_session(&self, session: HubSession) -> Arc<HubSession> {
-        let mut sessions = self.lock_sessions();
-        if sessions.len() >= MAX_HUB_SESSIONS {
-            let oldest = sessions.values().max_by_key(|session| session.idle_time());
-            if let Some(id) = oldest.map(|session| session.id.clone()) {
-                sessions.remove(&id);
-            }
-        }
-        let id = session.id.clone();
-        let registered = sessions.entry(id).or_insert_with(|| Arc::new(session));
-        registered.clone()
-    }
-
-    /// Finds a session in memory, or restores it from disk.
-    fn find_session(&self, id: &str, server: Option<&str>) -> Result<Arc<HubSession>, HubRefusal> {
-        if self.is_stopping() {
-            return Err(HubRefusal::Stopping);
-        }
-        let found = self.lock_sessions().get(id).cloned();
-        let session = match found {
-            Some(session) => session,
-            None => self.restore_session(id)?,
-        };
-        if session.server_name.as_deref() != server {
-            return Err(HubRefusal::NoSession);
-        }
-        session.record_use();
-        Ok(session)
-    }
-
-    /// Ends a session permanently.
-    fn close_session(&self, session: &HubSession) {
-        self.lock_sessions().remove(&session.id);
-        // The lock keeps a concurrent subscription from writing the session's file again.
-        let lasting = session.lock_subscriptions();
-        // It does not matter whether the file still exists.
-        let _ = fs::remove_file(self.session_file(&session.id));
-        drop(lasting);
-        session.close();
-    }
-
     fn status(&self) -> HubStatus {
         let mut servers: Vec<ServerStatus> =
-            self.lock_servers().values().map(|s| s.status()).collect();
-        let config_errors = self.lock_config_errors();
+            self.0.servers.lock().values().map(|s| s.status()).collect();
+        let config_errors = self.0.config_errors.lock();
         let refused = config_errors.invalid_servers.iter();
         servers.extend(refused.map(|(name, why)| server_entry::refused_status(name, why)));
         servers.sort_by(|a, b| a.name.cmp(&b.name));
@@ -454,62 +344,21 @@ impl Hub {
         HubStatus {
             status: "ok".into(),
             version: env!("CARGO_PKG_VERSION").into(),
-            sessions: self.lock_sessions().len(),
+            sessions: self.0.sessions.lock().len(),
             servers,
             problems,
         }
     }
 
-    fn lock_config_errors(&self) -> MutexGuard<'_, ConfigErrors> {
-        self.0
-            .config_errors
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn no_server(&self, name: &str) -> HubRefusal {
-        HubRefusal::NoServer(match self.lock_config_errors().invalid_servers.get(name) {
+        let config_errors = self.0.config_errors.lock();
+        HubRefusal::NoServer(match config_errors.invalid_servers.get(name) {
             Some(why) => format!("the server `{name}` is refused: {why}"),
             None => format!("there is no server `{name}`"),
         })
     }
 
     fn find_server(&self, name: &str) -> Option<Arc<ServerEntry>> {
-        self.lock_servers().get(name).cloned()
+        self.0.servers.lock().get(name).cloned()
     }
-
-    fn lock_servers(&self) -> MutexGuard<'_, BTreeMap<String, Arc<ServerEntry>>> {
-        self.0
-            .servers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock_removed_servers(&self) -> MutexGuard<'_, Vec<Arc<ServerEntry>>> {
-        self.0
-            .removed_servers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock_sessions(&self) -> MutexGuard<'_, HashMap<String, Arc<HubSession>>> {
-        self.0
-            .sessions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn new_session_id() -> Result<String, HubRefusal> {
-    let mut random = [0; 16];
-    getrandom::fill(&mut random).map_err(|_| HubRefusal::NoSession)?;
-    Ok(hex(random))
-}
-
-/// The protocol version in an `initialize` result.
-fn protocol_version(result: &[u8]) -> String {
-    let text = std::str::from_utf8(result).unwrap_or_default();
-    let span = message::find_value(text, &["protocolVersion"]);
-    span.map_or("", |span| text[span].trim_matches('"'))
-        .to_owned()
 }

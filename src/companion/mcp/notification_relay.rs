@@ -4,9 +4,10 @@ use super::client::NotificationSink;
 use super::message::{CANCELLED_METHOD, RpcMessage, RpcMessageKind};
 use super::resource_index::ResourceIndex;
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Open requests of servers to the client; different servers may use the same ids.
 #[derive(Debug, Default)]
@@ -28,7 +29,7 @@ pub(super) struct ServerNotificationSink {
 
 impl RelayedRequests {
     pub(super) fn lock_open(&self) -> MutexGuard<'_, HashMap<String, (u64, String)>> {
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+        self.requests.lock()
     }
 }
 

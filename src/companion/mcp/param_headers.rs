@@ -3,9 +3,9 @@
 
 use super::message::{RpcMessage, array_elements, find_value, splice};
 use crate::protocol::mcp_header::encode_header;
+use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Mutex, PoisonError};
 
 pub(super) const HEADER_SCHEMA_KEY: &str = "x-mcp-header";
 /// The prefix of these headers.
@@ -38,7 +38,7 @@ impl ToolParamHeaders {
     ) -> Option<String> {
         let span = find_value(result, &["tools"])?;
         let all = array_elements(&result[span.clone()]);
-        let mut tools = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tools = self.0.lock();
         let mut is_fit = |tool: &&str| {
             let name = string_field(tool, "name").unwrap_or_default();
             let schema =
@@ -66,7 +66,7 @@ impl ToolParamHeaders {
     /// The headers of a call, as pairs of name and value.
     pub(super) fn call_headers(&self, call: &RpcMessage) -> Vec<(String, String)> {
         let name = call.text_param(&["name"]).unwrap_or_default();
-        let tools = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let tools = self.0.lock();
         let mirrored = tools.get(&name).map_or(&[][..], Vec::as_slice);
         let headers = mirrored.iter().filter_map(|one| {
             let value = one.header_value(call)?;

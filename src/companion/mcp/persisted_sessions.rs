@@ -17,9 +17,11 @@ use std::sync::Arc;
 /// The part of a session that is stored on disk.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct PersistedHubSession {
-    pub(super) wish: HubTarget,
+    #[serde(alias = "wish")]
+    pub(super) target: HubTarget,
     pub(super) version: String,
-    pub(super) hello: Box<RawValue>,
+    #[serde(alias = "hello")]
+    pub(super) initialize_params: Box<RawValue>,
     /// The subscribed resources.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(super) subscribed: BTreeSet<String>,
@@ -48,7 +50,7 @@ impl ClientSubscriptions {
         self.level.as_ref().map(|level| level.get().to_owned())
     }
 
-    /// Records a request with a lasting effect. Returns whether it changed anything.
+    /// Records a request with a permanent effect. Returns whether it changed anything.
     pub(super) fn record_request(&mut self, message: &RpcMessage) -> bool {
         if !PERSISTED_METHODS.contains(&message.method.as_str()) {
             return false;
@@ -106,8 +108,10 @@ impl Hub {
             serde_json::from_slice(&text).map_err(|_| HubRefusal::NoSession)?;
         let before = self.change_count();
         let streams = ClientStreams::new(Arc::new(MessageStream::general(self.next_number())));
-        let initialize_params = Bytes::copy_from_slice(persisted.hello.get().as_bytes());
-        let backend = self.open_backend(&persisted.wish, Some(initialize_params), streams.clone());
+        let initialize_params =
+            Bytes::copy_from_slice(persisted.initialize_params.get().as_bytes());
+        let backend =
+            self.open_backend(&persisted.target, Some(initialize_params), streams.clone());
         let backend = backend.map_err(|refusal| match refusal {
             HubRefusal::Stopping => refusal,
             _ => HubRefusal::NoSession,
@@ -116,11 +120,13 @@ impl Hub {
         if let Some(level) = subscriptions.log_level() {
             backend.set_level(&level);
         }
-        let PersistedHubSession { wish, version, .. } = persisted;
+        let PersistedHubSession {
+            target, version, ..
+        } = persisted;
         let session = HubSession::new(
             id.into(),
             version,
-            wish.server,
+            target.server,
             backend,
             subscriptions,
             streams,
@@ -132,7 +138,7 @@ impl Hub {
 
     /// The number of sessions in memory that survive a restart, and of connections that end with this companion.
     pub(in crate::companion) fn client_counts(&self) -> (usize, usize) {
-        let sessions = self.lock_sessions();
+        let sessions = self.0.sessions.lock();
         let persisted = sessions.keys().filter(|id| self.session_file(id).exists());
         (
             persisted.count(),
@@ -187,6 +193,6 @@ mod tests {
             r#"{"level":"info"}"#
         );
         assert_eq!(again.subscribed.into_iter().collect::<Vec<_>>(), ["a:b"]);
-        assert_eq!(again.hello.get(), r#"{"x":1.0}"#);
+        assert_eq!(again.initialize_params.get(), r#"{"x":1.0}"#);
     }
 }

@@ -21,12 +21,14 @@ impl Hub {
     /// The local servers and the refused ones. Remote servers do not depend on this container.
     pub(in crate::companion) fn local_servers(&self) -> Vec<String> {
         let refused: Vec<String> = self
-            .lock_config_errors()
+            .0
+            .config_errors
+            .lock()
             .invalid_servers
             .keys()
             .cloned()
             .collect();
-        let servers = self.lock_servers();
+        let servers = self.0.servers.lock();
         let local = servers.values().filter(|entry| entry.is_local());
         let local = local.map(|entry| entry.name().to_owned());
         local.chain(refused).collect()
@@ -55,7 +57,7 @@ impl Hub {
 
     /// The local servers that run.
     pub(in crate::companion) fn running_servers(&self) -> Vec<String> {
-        let servers = self.lock_servers();
+        let servers = self.0.servers.lock();
         let up = servers.values().filter(|entry| entry.is_local());
         let up = up.filter(|entry| entry.has_phase(|phase| *phase == ServerPhase::Up));
         up.map(|entry| entry.name().to_owned()).collect()
@@ -74,7 +76,7 @@ impl Hub {
     /// # Errors
     /// Fails with the reason for the missing answer. There is no time limit.
     pub(in crate::companion) async fn probe_server(&self, name: &str) -> Result<usize, String> {
-        if let Some(why) = self.lock_config_errors().invalid_servers.get(name) {
+        if let Some(why) = self.0.config_errors.lock().invalid_servers.get(name) {
             return Err(format!("its configuration is refused: {why}"));
         }
         let entry = self.find_server(name).ok_or("it is not configured")?;

@@ -3,8 +3,8 @@
 
 use super::message::{RpcMessage, array_elements, find_value};
 use bytes::Bytes;
+use parking_lot::Mutex;
 use std::collections::{HashSet, VecDeque};
-use std::sync::{Mutex, PoisonError};
 
 /// The most resources kept of one server; beyond it the oldest is dropped.
 const MAX_INDEXED_RESOURCES: usize = 4096;
@@ -51,7 +51,7 @@ impl ResourceIndex {
     }
 
     pub(super) fn add_uri(&self, uri: String) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         if !state.uris.insert(uri.clone()) {
             return;
         }
@@ -64,7 +64,7 @@ impl ResourceIndex {
     }
 
     pub(super) fn contains_uri(&self, uri: &str) -> bool {
-        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.0.lock();
         state.uris.contains(uri)
     }
 }

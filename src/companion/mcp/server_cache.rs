@@ -2,17 +2,17 @@
 //! immediately, without starting the server.
 
 use super::message::{array_elements, find_value};
+use crate::atomic_write::{Durability, atomic_write};
 use crate::error::Result;
 use anyhow::Context;
 use bytes::Bytes;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The cached lists: the method, the capability of a server that has such a list, and the notification of a change.
 pub(super) const CACHED_LIST_METHODS: [(&str, &str, &str); 4] = [
@@ -45,7 +45,8 @@ pub(super) struct ServerCache {
 struct CachedServer {
     digest: String,
     /// The result of `initialize`.
-    hello: Option<Box<RawValue>>,
+    #[serde(alias = "hello")]
+    initialize_result: Option<Box<RawValue>>,
     /// The pages of each list by its method.
     lists: BTreeMap<String, Vec<McpListPage>>,
 }
@@ -79,30 +80,30 @@ impl ServerCache {
     }
 
     pub(super) fn initialize_result(&self) -> Option<Bytes> {
-        let cached = self.lock();
+        let cached = self.cached.lock();
         cached
-            .hello
+            .initialize_result
             .as_ref()
             .map(|result| Bytes::copy_from_slice(result.get().as_bytes()))
     }
 
     /// Whether the server declared this capability; `None` if there is no cached handshake.
     pub(super) fn has_capability(&self, capability: &str) -> Option<bool> {
-        let cached = self.lock();
-        let result = cached.hello.as_ref()?.get();
+        let cached = self.cached.lock();
+        let result = cached.initialize_result.as_ref()?.get();
         Some(find_value(result, &["capabilities", capability]).is_some())
     }
 
     /// The text at this path of the `initialize` result.
     pub(super) fn handshake_text(&self, path: &[&str]) -> Option<String> {
-        let cached = self.lock();
-        let result = cached.hello.as_ref()?.get();
+        let cached = self.cached.lock();
+        let result = cached.initialize_result.as_ref()?.get();
         serde_json::from_str(&result[find_value(result, path)?]).ok()
     }
 
     /// One page of a list.
     pub(super) fn list_page(&self, method: &str, cursor: Option<&str>) -> Option<String> {
-        let cached = self.lock();
+        let cached = self.cached.lock();
         let mut pages = cached.lists.get(method)?.iter();
         let page = pages.find(|page| page.cursor.as_deref() == cursor)?;
         Some(page.result.get().to_owned())
@@ -110,14 +111,14 @@ impl ServerCache {
 
     /// All pages of a list; `None` if the list is not cached.
     pub(super) fn list_pages(&self, method: &str) -> Option<Vec<String>> {
-        let cached = self.lock();
+        let cached = self.cached.lock();
         let pages = cached.lists.get(method)?.iter();
         Some(pages.map(|page| page.result.get().to_owned()).collect())
     }
 
     /// The raw description of a tool, if it contains `word`.
     pub(super) fn tool_description(&self, name: &str, word: &str) -> Option<String> {
-        let cached = self.lock();
+        let cached = self.cached.lock();
         let pages = cached.lists.get("tools/list")?.iter();
         let pages = pages.map(|page| page.result.get());
         let tools = pages.filter(|page| page.contains(word)).flat_map(|page| {
@@ -136,15 +137,15 @@ impl ServerCache {
     }
 
     pub(super) fn store_initialize_result(&self, result: &str) {
-        let mut cached = self.lock();
-        cached.hello = RawValue::from_string(result.into()).ok();
+        let mut cached = self.cached.lock();
+        cached.initialize_result = RawValue::from_string(result.into()).ok();
         drop(cached);
         self.save();
     }
 
     /// Stores a list. Returns whether a different list was stored before.
     pub(super) fn store_list(&self, method: &str, pages: Vec<McpListPage>) -> bool {
-        let mut cached = self.lock();
+        let mut cached = self.cached.lock();
         if cached.lists.get(method) == Some(&pages) {
             return false;
         }
@@ -155,7 +156,7 @@ impl ServerCache {
     }
 
     fn save(&self) {
-        let mut cached = self.lock();
+        let mut cached = self.cached.lock();
         cached.digest.clone_from(&self.digest);
         if let Err(error) = write_json(&self.path, &*cached) {
             // The next start of the server writes the file again.
@@ -165,19 +166,13 @@ impl ServerCache {
             );
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, CachedServer> {
-        self.cached.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-/// Writes a temporary file in the same folder, then renames it.
+/// Replaces a JSON file. Creates the folder if it is missing.
 pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
     let folder = path.parent().context("the file path has no folder")?;
     fs::create_dir_all(folder)?;
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
-    file.write_all(&serde_json::to_vec(value)?)?;
-    file.persist(path)?;
+    atomic_write(path, &serde_json::to_vec(value)?, Durability::Renamed)?;
     Ok(())
 }
 

@@ -10,9 +10,10 @@ use super::server_cache::{CACHED_LIST_METHODS, ServerCache};
 use super::server_log::McpServerLog;
 use crate::protocol::mcp::{ServerStart, ServerState, ServerStatus};
 use bytes::Bytes;
+use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 /// The newest revision with a handshake, which the hub declares to shared servers. [`HANDSHAKE_REVISIONS`] are all
 /// revisions with a handshake that it supports.
@@ -99,7 +100,7 @@ impl ServerEntry {
                 if self.spec.config.start == ServerStart::Eager {
                     start_in_background(&child);
                 }
-                let mut own = self.lock_own_children();
+                let mut own = self.own_children.lock();
                 own.retain(|child| !child.has_ended());
                 own.push(child.clone());
                 child
@@ -134,14 +135,8 @@ impl ServerEntry {
         self.children().iter().any(|child| wanted(&child.phase().0))
     }
 
-    fn lock_own_children(&self) -> std::sync::MutexGuard<'_, Vec<ServerHandle>> {
-        self.own_children
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn children(&self) -> Vec<ServerHandle> {
-        let mut own = self.lock_own_children();
+        let mut own = self.own_children.lock();
         own.retain(|child| !child.has_ended());
         let common = self.shared_child.get().cloned().into_iter();
         common.chain(own.iter().cloned()).collect()
@@ -173,7 +168,10 @@ impl ServerEntry {
         } else if is(|p| matches!(p, ServerPhase::Starting)) {
             ServerState::Starting
         } else if is(|p| matches!(p, ServerPhase::Backoff { .. })) {
-            ServerState::Resting
+            ServerState::BackingOff
+        } else if matches!(server.transport, ServerTransport::Inside) {
+            // The companion needs no start for its own server.
+            ServerState::Running
         } else {
             ServerState::Unstarted
         };
@@ -187,7 +185,7 @@ impl ServerEntry {
         });
         let crashes = self.spec.crash_count.load(Ordering::Relaxed) as u64;
         let detail = match (state, self.spec.log.last_line()) {
-            (ServerState::Resting, Some(last)) => last,
+            (ServerState::BackingOff, Some(last)) => last,
             _ => state.as_str().into(),
         };
         ServerStatus {
@@ -195,7 +193,7 @@ impl ServerEntry {
             kind: match &server.transport {
                 ServerTransport::Child { .. } => "child".into(),
                 ServerTransport::Remote { .. } => "remote".into(),
-                ServerTransport::Inside => "built in".into(),
+                ServerTransport::Inside => "built_in".into(),
             },
             state,
             detail,

@@ -1,10 +1,10 @@
 //! The log of a server: its stderr and events such as its start and end, in a file of limited size.
 
 use crate::error::Result;
+use parking_lot::Mutex;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The size at which the file replaces the previous old file and a new file begins.
@@ -47,7 +47,7 @@ impl McpServerLog {
             end -= 1;
         }
         let line = line[..end].trim_end();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if !line.is_empty() {
             state.last_line = Some(line.to_owned());
         }
@@ -56,7 +56,7 @@ impl McpServerLog {
 
     /// Appends a line of the hub about the server.
     pub(super) fn append_note(&self, line: &str) {
-        self.write_or_trace(&mut self.lock(), &format!("osctl: {line}"));
+        self.write_or_trace(&mut self.state.lock(), &format!("osctl: {line}"));
     }
 
     fn write_or_trace(&self, state: &mut McpServerLogState, line: &str) {
@@ -70,7 +70,7 @@ impl McpServerLog {
 
     /// The last non-empty line of the server: often the reason of its end.
     pub(super) fn last_line(&self) -> Option<String> {
-        self.lock().last_line.clone()
+        self.state.lock().last_line.clone()
     }
 
     fn write_line(&self, state: &mut McpServerLogState, line: &str) -> std::io::Result<()> {
@@ -126,10 +126,6 @@ impl McpServerLog {
         }
         Ok(McpServerLogChunk { text, end_offset })
     }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, McpServerLogState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// The time in UTC, to the second. The date follows Howard Hinnant's `civil_from_days`.
@@ -157,7 +153,7 @@ mod tests {
     use super::{MAX_MCP_LOG_BYTES, McpServerLog};
 
     #[test]
-    fn a_log_stays_small_and_is_read_on() {
+    fn a_log_stays_small_and_is_read_from_an_offset() {
         let folder = tempfile::tempdir().unwrap();
         let log = McpServerLog::new(folder.path().join("logs/a.log"));
         log.append_line("first");

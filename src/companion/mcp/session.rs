@@ -10,9 +10,10 @@ use super::persisted_sessions::ClientSubscriptions;
 use super::server_cache::CACHED_LIST_METHODS;
 use super::server_entry::{ServerAccess, ServerEntry};
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -150,13 +151,11 @@ impl HubSession {
     }
 
     pub(super) fn backend(&self) -> Arc<Backend> {
-        let backend = self.backend.lock();
-        backend.unwrap_or_else(PoisonError::into_inner).clone()
+        self.backend.lock().clone()
     }
 
     fn lock_previous_backends(&self) -> MutexGuard<'_, Vec<Arc<Backend>>> {
-        let previous_backends = self.previous_backends.lock();
-        let mut previous_backends = previous_backends.unwrap_or_else(PoisonError::into_inner);
+        let mut previous_backends = self.previous_backends.lock();
         previous_backends.retain(|backend| !backend.has_ended());
         previous_backends
     }
@@ -173,9 +172,7 @@ impl HubSession {
     }
 
     pub(super) fn lock_subscriptions(&self) -> MutexGuard<'_, ClientSubscriptions> {
-        self.subscriptions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.subscriptions.lock()
     }
 
     /// Switches to the current servers. Connections to unchanged servers stay; open calls to other servers still
@@ -205,7 +202,7 @@ impl HubSession {
                 if let Some(level) = level {
                     access.set_level(&level);
                 }
-                let mut backend = self.backend.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut backend = self.backend.lock();
                 *backend = Arc::new(Backend::Single(access));
                 drop(backend);
                 self.lock_previous_backends().push(before.clone());
@@ -243,10 +240,7 @@ impl HubSession {
     }
 
     pub(super) fn record_use(&self) {
-        *self
-            .last_used
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *self.last_used.lock() = Instant::now();
     }
 
     /// The time since the last request; zero while the client listens or has open calls.
@@ -254,11 +248,7 @@ impl HubSession {
         if self.streams.is_listening() || self.streams.has_open_calls() {
             return Duration::ZERO;
         }
-        let touched = self
-            .last_used
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        touched.elapsed()
+        self.last_used.lock().elapsed()
     }
 }
 
@@ -302,14 +292,15 @@ impl ClientStreams {
 
     /// Whether calls are open.
     fn has_open_calls(&self) -> bool {
-        self.lock_streams()
+        self.call_streams
+            .lock()
             .values()
             .any(|stream| !stream.is_closed())
     }
 
     /// The numbers of streams with a missing answer.
     fn unanswered_streams(&self) -> Vec<u64> {
-        let calls = self.lock_streams();
+        let calls = self.call_streams.lock();
         let open = calls.values().filter(|stream| !stream.is_closed());
         open.map(|stream| stream.number).collect()
     }
@@ -321,7 +312,7 @@ impl ClientStreams {
 
     /// Adds the stream of a call and drops old ended streams beyond the limits.
     pub(super) fn add_stream(&self, stream: &Arc<MessageStream>) {
-        let mut calls = self.lock_streams();
+        let mut calls = self.call_streams.lock();
         let ended = calls.values().filter(|stream| stream.is_closed());
         let ended: Vec<_> = ended
             .map(|s| (s.number, s.buffered_bytes(), s.is_fully_read()))
@@ -349,12 +340,12 @@ impl ClientStreams {
 
     /// Removes a stream that no client will resume.
     pub(super) fn remove_stream(&self, stream: u64) {
-        self.lock_streams().remove(&stream);
+        self.call_streams.lock().remove(&stream);
     }
 
     /// Finds the stream of a call.
     pub(super) fn find_stream(&self, stream: u64) -> Option<Arc<MessageStream>> {
-        self.lock_streams().get(&stream).cloned()
+        self.call_streams.lock().get(&stream).cloned()
     }
 
     /// Ends the general stream after the answers that it still owes.
@@ -365,22 +356,17 @@ impl ClientStreams {
     /// Closes all streams.
     pub(super) fn close(&self) {
         self.general_stream.close();
-        self.lock_streams()
-            .values()
-            .for_each(|stream| stream.close());
-    }
-
-    fn lock_streams(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<MessageStream>>> {
         self.call_streams
             .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+            .values()
+            .for_each(|stream| stream.close());
     }
 }
 
 impl NotificationSink for ClientStreams {
     fn deliver(&self, text: Bytes, is_related: bool) {
         if is_related {
-            let calls = self.lock_streams();
+            let calls = self.call_streams.lock();
             let mut open = calls.values().filter(|stream| !stream.is_closed());
             if let Some(first) = open.next() {
                 match open.next_back() {
@@ -428,7 +414,7 @@ mod tests {
             stream.push_answer("x".into());
         }
         assert!(streams.find_stream(1).is_none() && streams.find_stream(100).is_some());
-        assert!(streams.lock_streams().len() <= super::MAX_ENDED_UNREAD_STREAMS + 1);
+        assert!(streams.call_streams.lock().len() <= super::MAX_ENDED_UNREAD_STREAMS + 1);
         // Streams that were read are dropped before streams that were not.
         for number in 101..=120 {
             let stream = Arc::new(MessageStream::of_answers(number, 1));

@@ -2,14 +2,16 @@
 //! session after the handshake, and listeners without a session.
 
 use super::client::NotificationSink;
+use super::hub_sessions::{new_session_id, protocol_version};
 use super::message::RpcMessage;
 use super::message_stream::MessageStream;
 use super::persisted_sessions::ClientSubscriptions;
 use super::session::{ClientStreams, HubSession, notify_lists_changed};
-use super::{Hub, HubRefusal, HubTarget, new_session_id, protocol_version};
+use super::{Hub, HubRefusal, HubTarget};
 use bytes::Bytes;
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 #[derive(Debug)]
 pub(super) struct SseConnection {
@@ -45,7 +47,7 @@ impl SseConnections {
         &self,
         goes_on: impl Fn(Option<&HubSession>, Option<&str>) -> bool,
     ) {
-        self.lock().retain(|_, connection| {
+        self.0.lock().retain(|_, connection| {
             let session = connection.session().map(|session| &**session);
             let stays = goes_on(session, connection.target.server.as_deref());
             if !stays {
@@ -57,7 +59,7 @@ impl SseConnections {
 
     /// The number of connections with a completed handshake.
     pub(super) fn initialized_count(&self) -> usize {
-        let connections = self.lock();
+        let connections = self.0.lock();
         connections
             .values()
             .filter(|v| v.session().is_some())
@@ -65,13 +67,9 @@ impl SseConnections {
     }
 
     pub(super) fn close_all(&self) {
-        let all = std::mem::take(&mut *self.lock());
+        let all = std::mem::take(&mut *self.0.lock());
         all.into_values()
             .for_each(|connection| connection.stream.close());
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<SseConnection>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -117,14 +115,14 @@ impl Hub {
             listener,
             session: OnceLock::new(),
         });
-        let mut connections = self.0.sse_connections.lock();
+        let mut connections = self.0.sse_connections.0.lock();
         connections.insert(connection.id.clone(), connection.clone());
         drop(connections);
         Ok(connection)
     }
 
     pub(super) fn find_connection(&self, id: &str) -> Option<Arc<SseConnection>> {
-        self.0.sse_connections.lock().get(id).cloned()
+        self.0.sse_connections.0.lock().get(id).cloned()
     }
 
     /// Performs the handshake; returns the result of `initialize`.
@@ -143,20 +141,20 @@ impl Hub {
             .await
             .map_err(HubRefusal::Handshake)?;
         let (id, server) = (connection.id.clone(), connection.target.server.clone());
-        let lasting = ClientSubscriptions::default();
+        let subscriptions = ClientSubscriptions::default();
         let session = HubSession::new(
             id,
             protocol_version(&result),
             server,
             backend,
-            lasting,
+            subscriptions,
             streams,
         );
         // A repeated handshake keeps the first session.
         let _ = connection.session.set(Arc::new(session));
         if let Some(session) = connection.session()
             && self.change_count() != before
-            && !session.update_servers(&self.lock_servers().clone(), || self.next_number())
+            && !session.update_servers(&self.0.servers.lock().clone(), || self.next_number())
         {
             connection.stream.drain();
         }
@@ -165,6 +163,6 @@ impl Hub {
 
     /// Removes a closed connection.
     pub(super) fn remove_connection(&self, id: &str) {
-        self.0.sse_connections.lock().remove(id);
+        self.0.sse_connections.0.lock().remove(id);
     }
 }

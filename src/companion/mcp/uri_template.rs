@@ -67,7 +67,7 @@ mod tests {
     use super::match_template;
 
     #[test]
-    fn uris_fit_the_templates_that_make_them() {
+    fn uris_match_the_templates_that_make_them() {
         for (template, uri) in [
             ("os://runs/{id}", "os://runs/run-1"),
             ("os://runs/{id}/{stream}", "os://runs/run-1/stdout"),

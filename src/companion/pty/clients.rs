@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn connected_and_reserved_clients_are_not_forgotten() {
+    fn connected_and_reserved_clients_are_not_evicted() {
         let (mut clients, now) = (PtyClients::default(), Instant::now());
         let writer = clients
             .add_client(name("w"), Write, false, now)
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn old_clients_are_forgotten() {
+    fn old_clients_are_evicted() {
         let (mut clients, now) = (PtyClients::default(), Instant::now());
         let first = clients
             .add_client(name("a"), Write, false, now)

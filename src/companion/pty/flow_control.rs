@@ -68,7 +68,7 @@ mod tests {
     use tokio::time::Instant;
 
     #[test]
-    fn a_flood_waits_until_its_writer_has_seen_enough() {
+    fn a_flood_waits_until_its_writer_has_acknowledged_enough() {
         let (mut pace, now) = (PtyFlowControl::default(), Instant::now());
         pace.set_writer(0);
         assert_eq!(pace.hold_until(FLOW_WINDOW_BYTES - 1, now), None);

@@ -22,6 +22,8 @@ pub(crate) use output::{PtyChunk, PtyExit, PtyFollower};
 pub(crate) use shell::{PtyStart, spawn_terminal_shell};
 pub(crate) use terminals::PtyTerminals;
 
+use super::settings;
+use crate::error::Result;
 use crate::protocol::pty::{TerminalEndReason, TerminalRole};
 use bytes::Bytes;
 use clients::PtyConnectionId;
@@ -36,11 +38,27 @@ use tokio::time::Instant;
 /// Maximum number of clients of one terminal.
 const MAX_TERMINAL_CLIENTS: usize = 32;
 
+const DEFAULT_MAX_TERMINALS: usize = 16;
+const DEFAULT_TERMINAL_IDLE_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
+
 /// The maximum number of terminals, and the time after which an unused terminal is ended.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PtyLimits {
-    pub(crate) max_terminals: usize,
-    pub(crate) idle_timeout: Duration,
+    max_terminals: usize,
+    idle_timeout: Duration,
+}
+
+impl PtyLimits {
+    /// # Errors
+    /// When a variable is invalid.
+    pub(crate) fn from_environment() -> Result<Self> {
+        Ok(Self {
+            max_terminals: settings::read_value("OSCTL_TERMINALS_MAX")?
+                .unwrap_or(DEFAULT_MAX_TERMINALS),
+            idle_timeout: settings::read_seconds("OSCTL_TERMINALS_IDLE")?
+                .unwrap_or(DEFAULT_TERMINAL_IDLE_TIMEOUT),
+        })
+    }
 }
 
 /// Why a request was refused.

@@ -6,7 +6,8 @@
 use super::ring::ByteRing;
 use crate::protocol::pty::TerminalEndReason;
 use bytes::Bytes;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use tokio::sync::watch;
 
 /// Bytes of output that are retained per terminal.
@@ -54,7 +55,7 @@ impl PtyOutput {
 
     pub(super) fn push(&self, bytes: &[u8]) {
         let end = {
-            let mut ring = self.lock_ring();
+            let mut ring = self.ring.lock();
             ring.push(bytes);
             ring.end_offset()
         };
@@ -83,16 +84,12 @@ impl PtyOutput {
 
     /// A follower that starts at byte `since`.
     pub(super) fn follow(&self, since: u64) -> PtyFollower {
-        let next_offset = since.min(self.lock_ring().end_offset());
+        let next_offset = since.min(self.ring.lock().end_offset());
         PtyFollower {
             next_offset,
             output: self.clone(),
             state: self.state.subscribe(),
         }
-    }
-
-    fn lock_ring(&self) -> MutexGuard<'_, ByteRing> {
-        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -127,7 +124,7 @@ impl PtyFollower {
     }
 
     fn read_chunk(&mut self) -> PtyChunk {
-        let ring = self.output.lock_ring();
+        let ring = self.output.ring.lock();
         let lost = ring.start_offset().saturating_sub(self.next_offset);
         if lost > 0 {
             self.next_offset = ring.start_offset();

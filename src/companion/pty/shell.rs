@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_is_not_a_path() {
+    fn a_terminal_type_is_not_a_path() {
         assert!(is_term_name("xterm-256color") && is_term_name("rxvt-unicode+x"));
         for name in ["", ".", "..", "a/b", "ä", "a b", &"x".repeat(65)] {
             assert!(!is_term_name(name), "{name}");

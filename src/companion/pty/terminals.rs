@@ -6,8 +6,9 @@ use super::{
 };
 use crate::protocol::hex::hex;
 use crate::protocol::pty::TerminalEndReason;
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long an ended terminal can be found.
@@ -51,7 +52,7 @@ impl PtyTerminals {
 
     /// All terminals, oldest first.
     pub(crate) fn list_terminals(&self) -> Vec<PtyTerminal> {
-        let known = self.lock_state();
+        let known = self.state.lock();
         let all = known.terminals.values();
         all.map(|entry| entry.terminal.clone()).collect()
     }
@@ -109,7 +110,7 @@ impl PtyTerminals {
     /// Ends all terminals and refuses new ones.
     pub(crate) async fn shutdown(&self) {
         let all: Vec<PtyTerminal> = {
-            let mut known = self.lock_state();
+            let mut known = self.state.lock();
             known.is_stopping = true;
             known
                 .terminals
@@ -138,7 +139,7 @@ impl PtyTerminals {
         start: &PtyStart,
         client: Option<&str>,
     ) -> Result<PtyTerminal, PtyRefusal> {
-        let mut known = self.lock_state();
+        let mut known = self.state.lock();
         if known.is_stopping {
             return Err(PtyRefusal::ShuttingDown);
         }
@@ -178,7 +179,7 @@ impl PtyTerminals {
         terminal.output.wait_for_exit().await;
         drop(terminal);
         {
-            let terminals = &mut self.lock_state().terminals;
+            let terminals = &mut self.state.lock().terminals;
             let ended: Vec<u64> = terminals
                 .iter()
                 .filter(|(_, entry)| entry.terminal.exit_status().is_some())
@@ -189,11 +190,7 @@ impl PtyTerminals {
             }
         }
         tokio::time::sleep(ENDED_TERMINAL_TIMEOUT).await;
-        self.lock_state().terminals.remove(&number);
-    }
-
-    fn lock_state(&self) -> MutexGuard<'_, PtyTerminalsState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().terminals.remove(&number);
     }
 }
 

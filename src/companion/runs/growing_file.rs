@@ -4,12 +4,12 @@
 //! stays for the next companion.
 
 use super::store::create_private_folder;
+use parking_lot::{Condvar, Mutex};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 #[derive(Debug)]
 pub(super) struct GrowingFile {
@@ -72,7 +72,7 @@ impl GrowingFile {
         pieces: impl Iterator<Item = impl AsRef<[u8]>>,
     ) -> io::Result<()> {
         let filled = self.write_pieces(pieces);
-        self.lock_progress().is_complete = true;
+        self.progress.lock().is_complete = true;
         self.progress_changed.notify_all();
         filled
     }
@@ -91,7 +91,7 @@ impl GrowingFile {
         for piece in pieces {
             let bytes = piece.as_ref();
             file.write_all(bytes)?;
-            self.lock_progress().written += bytes.len() as u64;
+            self.progress.lock().written += bytes.len() as u64;
             self.progress_changed.notify_all();
         }
         // No reply waits for the sync: a power loss may cut the file.
@@ -100,7 +100,7 @@ impl GrowingFile {
 
     /// Of `promised` bytes, the number that is written or can still be written.
     pub(super) fn reachable_bytes(&self, promised: u64) -> u64 {
-        match *self.lock_progress() {
+        match *self.progress.lock() {
             GrowingFileProgress {
                 written,
                 is_complete: true,
@@ -118,10 +118,11 @@ impl GrowingFile {
         let end = offset + length;
         let is_pending =
             |progress: &mut GrowingFileProgress| progress.written < end && !progress.is_complete;
-        let reached = self
-            .progress_changed
-            .wait_while(self.lock_progress(), is_pending);
-        let written = reached.unwrap_or_else(PoisonError::into_inner).written;
+        let written = {
+            let mut progress = self.progress.lock();
+            self.progress_changed.wait_while(&mut progress, is_pending);
+            progress.written
+        };
         let length = end.min(written).saturating_sub(offset);
         if length == 0 {
             return Ok(0);
@@ -134,10 +135,6 @@ impl GrowingFile {
         let read = fill_buffer(&mut file, &mut bytes[begin..])?;
         bytes.truncate(begin + read);
         Ok(read as u64)
-    }
-
-    fn lock_progress(&self) -> MutexGuard<'_, GrowingFileProgress> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -4,8 +4,9 @@ use super::RunKind;
 use super::request_digest::build_stored_begin;
 use super::run::TrackedRun;
 use super::store::RunStore;
+use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use tokio::task::spawn_blocking;
 
 /// Limits of the registry: number of runs, bytes in memory and bytes on disk.
@@ -51,7 +52,7 @@ impl<W: RunKind> RunRegistry<W> {
     /// Adds runs that the store has recovered.
     pub(crate) fn adopt_recovered(&self) {
         for recovered in self.store.take_recovered(W::RUN_API_PATH) {
-            let mut runs = self.lock_runs();
+            let mut runs = self.runs.lock();
             match runs.iter().any(|run| run.id == recovered.run.begin.id) {
                 // The run is from this companion; another companion has recorded it, too.
                 true => recovered.recorder.mark_forgotten(),
@@ -67,7 +68,7 @@ impl<W: RunKind> RunRegistry<W> {
 
     /// Leaves the output files to the next companion.
     pub(crate) fn retain_files(&self) {
-        self.lock_runs().iter().for_each(|run| run.retain_files());
+        self.runs.lock().iter().for_each(|run| run.retain_files());
     }
 
     /// Finds the run with the request's id, unless the run was refused.
@@ -90,7 +91,7 @@ impl<W: RunKind> RunRegistry<W> {
         &self,
         request: W,
     ) -> Result<(Arc<TrackedRun<W>>, bool), RunIdConflict> {
-        let mut runs = self.lock_runs();
+        let mut runs = self.runs.lock();
         let id = match request.id() {
             Some(id) => {
                 if let Some(run) = runs.iter().find(|r| r.id == *id) {
@@ -118,26 +119,22 @@ impl<W: RunKind> RunRegistry<W> {
 
     /// Removes the oldest runs beyond the limits.
     pub(crate) fn prune_excess(&self) {
-        prune_runs(&mut self.lock_runs());
+        prune_runs(&mut self.runs.lock());
     }
 
     pub(crate) fn find_run(&self, id: &str) -> Option<Arc<TrackedRun<W>>> {
-        self.lock_runs().iter().find(|r| r.id == id).cloned()
+        self.runs.lock().iter().find(|r| r.id == id).cloned()
     }
 
     /// Lists the runs, oldest first.
     pub(crate) fn list_runs(&self) -> Vec<Arc<TrackedRun<W>>> {
-        self.lock_runs().iter().cloned().collect()
+        self.runs.lock().iter().cloned().collect()
     }
 
     /// Removes a run that was refused.
     pub(crate) fn forget_run(&self, run: &Arc<TrackedRun<W>>) {
         run.mark_forgotten();
-        self.lock_runs().retain(|r| !Arc::ptr_eq(r, run));
-    }
-
-    fn lock_runs(&self) -> MutexGuard<'_, VecDeque<Arc<TrackedRun<W>>>> {
-        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
+        self.runs.lock().retain(|r| !Arc::ptr_eq(r, run));
     }
 }
 
@@ -233,7 +230,7 @@ mod tests {
             runs.prune_excess();
             run.finish(RunStatus::Completed, RUN_REGISTRY_TEST_REPORT);
         }
-        assert_eq!(runs.lock_runs().len(), MAX_RETAINED_RUNS);
+        assert_eq!(runs.runs.lock().len(), MAX_RETAINED_RUNS);
         assert!(runs.find_run("first").is_some() && runs.find_run("r0").is_none());
         drop(running);
     }
@@ -249,7 +246,7 @@ mod tests {
             }
             run.finish(RunStatus::Completed, RUN_REGISTRY_TEST_REPORT);
         }
-        assert_eq!(runs.lock_runs().len(), MAX_RETAINED_RUNS);
+        assert_eq!(runs.runs.lock().len(), MAX_RETAINED_RUNS);
         assert!(runs.find_run("r0").is_some());
     }
 
@@ -262,7 +259,7 @@ mod tests {
             run.write_output(OutputStream::Stdout, &vec![b'x'; 1 << 20]);
             run.finish(RunStatus::Completed, RUN_REGISTRY_TEST_REPORT);
         }
-        assert!(runs.lock_runs().len() < 40, "{}", runs.lock_runs().len());
+        assert!(runs.runs.lock().len() < 40, "{}", runs.runs.lock().len());
     }
 
     #[test]

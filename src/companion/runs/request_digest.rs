@@ -19,7 +19,7 @@ pub(super) fn build_stored_begin<W: RunKind>(
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
     StoredRunBegin {
-        place: W::RUN_API_PATH.into(),
+        api_path: W::RUN_API_PATH.into(),
         id: id.into(),
         session: request.session().into(),
         digest: request_digest(id, request),

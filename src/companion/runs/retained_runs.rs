@@ -3,6 +3,9 @@
 //! container that may continue when its replacement fails.
 
 use super::store::create_private_folder;
+use crate::error::Result;
+use crate::protocol::hex::hex;
+use anyhow::Context;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,6 +27,16 @@ pub(crate) struct RetainedRuns {
 impl RetainedRuns {
     pub(crate) fn new(folder: PathBuf, own_name: String) -> Self {
         Self { folder, own_name }
+    }
+
+    /// Gives this companion an ID that no other companion process has, as the name of its folder.
+    ///
+    /// # Errors
+    /// When the system gives no random numbers.
+    pub(crate) fn with_random_id(folder: PathBuf) -> Result<Self> {
+        let mut random = [0; 8];
+        getrandom::fill(&mut random).context("generating an ID")?;
+        Ok(Self::new(folder, hex(random)))
     }
 
     /// Folder of this companion.

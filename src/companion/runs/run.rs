@@ -12,9 +12,10 @@ use crate::protocol::kernel::{
     MimeBundle, OutputPage, OutputStream, RunError, RunEventKind, RunStatus, RunSummary,
     TruncatedOutput,
 };
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
@@ -184,7 +185,7 @@ impl<W: RunKind> TrackedRun<W> {
     }
 
     fn notify_followers(&self) {
-        self.signal.send_modify(|pulse| pulse.event_count += 1);
+        self.signal.send_modify(|signal| signal.event_count += 1);
     }
 
     /// The error that the code raised.
@@ -213,7 +214,7 @@ impl<W: RunKind> TrackedRun<W> {
     }
 
     fn publish_end(&self, status: RunStatus) {
-        self.signal.send_modify(|pulse| pulse.status = status);
+        self.signal.send_modify(|signal| signal.status = status);
     }
 
     /// Ends a run of an earlier companion without a recorded end.
@@ -232,16 +233,16 @@ impl<W: RunKind> TrackedRun<W> {
 
     /// Marks the run as accepted by its owner.
     pub(crate) fn mark_admitted(&self) {
-        self.signal.send_modify(|pulse| pulse.is_admitted = true);
+        self.signal.send_modify(|signal| signal.is_admitted = true);
     }
 
     /// Waits until the owner has accepted the run, or the run has ended; `false` when the run was refused.
     pub(crate) async fn wait_admitted(&self) -> bool {
-        let mut pulse = self.signal.subscribe();
+        let mut signal = self.signal.subscribe();
         let is_taken = |p: &RunSignal| p.is_admitted || p.status != RunStatus::Running;
         // The channel stays open, because `self` holds the sender.
-        let taken = pulse.wait_for(is_taken).await;
-        taken.is_ok_and(|pulse| !pulse.is_refused)
+        let taken = signal.wait_for(is_taken).await;
+        taken.is_ok_and(|signal| !signal.is_refused)
     }
 
     /// Waits, before the code starts, until the start of the run is recorded.
@@ -296,14 +297,14 @@ impl<W: RunKind> TrackedRun<W> {
             traceback: Vec::new(),
         };
         self.add_event(RunEventKind::Error { error });
-        self.signal.send_modify(|pulse| pulse.is_refused = true);
+        self.signal.send_modify(|signal| signal.is_refused = true);
         self.finish(RunStatus::Failed, report);
     }
 
     pub(crate) async fn wait_finished(&self) {
-        let mut pulse = self.signal.subscribe();
+        let mut signal = self.signal.subscribe();
         // The channel stays open, because `self` holds the sender.
-        let _ = pulse.wait_for(|p| p.status != RunStatus::Running).await;
+        let _ = signal.wait_for(|p| p.status != RunStatus::Running).await;
     }
 
     pub(crate) fn status(&self) -> RunStatus {
@@ -350,8 +351,8 @@ impl<W: RunKind> TrackedRun<W> {
             execution_count: record.number,
             created: created.as_secs_f64(),
             timing_ms: record.timing_ms(),
-            stdout: written(OutputStream::Stdout),
-            stderr: written(OutputStream::Stderr),
+            stdout_bytes: written(OutputStream::Stdout),
+            stderr_bytes: written(OutputStream::Stderr),
         }
     }
 
@@ -451,7 +452,7 @@ impl<W: RunKind> TrackedRun<W> {
     }
 
     pub(super) fn lock_state(&self) -> MutexGuard<'_, TrackedRunState<W>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

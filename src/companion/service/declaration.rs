@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bodys_own_declarations_are_understood() {
+    fn the_declarations_of_the_body_are_valid() {
         let text = include_str!("../../../body/desktop/services.yaml");
         let names = [
             "WIDTH", "HEIGHT", "DEPTH", "DISPLAY", "RUN", "BODY", "PROFILE",
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_named() {
+    fn invalid_declarations_are_named() {
         let service =
             |rest: &str| format!("services:\n  - {{need: display, ready: display, {rest}}}");
         for (text, why) in [
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_are_filled_in_wherever_they_stand() {
+    fn variables_are_expanded_in_every_field() {
         let text = "services:\n  - {name: a, need: viewer, ready: {socket: '${RUN}/s'}, command: ['-u${RUN}-${RUN}'], clean: ['${RUN}/s']}";
         let all = parsed(text).unwrap();
         let service = &all.all()[0];
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn all_need_the_screen() {
+    fn the_browser_and_the_viewer_need_the_display() {
         assert!(
             ServiceNeed::Browser.includes(ServiceNeed::Display)
                 && ServiceNeed::Viewer.includes(ServiceNeed::Display)

@@ -13,14 +13,21 @@
 //! The restart delay doubles with every run that ends, up to a maximum. The delay is longer after runs that never
 //! became ready. A ready run that lasted [`MIN_STABLE_SERVICE_UPTIME`] resets the delay.
 
+use crate::backoff::Backoff;
 use std::time::Duration;
 
 /// A run that became ready and lasted this long resets the restart delay.
 const MIN_STABLE_SERVICE_UPTIME: Duration = Duration::from_secs(5);
 
-/// The first and the longest restart delay: after runs that became ready, and after runs that did not.
-const READY_RESTART_DELAY: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
-const UNREADY_RESTART_DELAY: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(10)];
+/// The restart delays after runs that became ready, and after runs that did not.
+const READY_RESTART_BACKOFF: Backoff = Backoff {
+    first: Duration::from_millis(50),
+    max: Duration::from_secs(1),
+};
+const UNREADY_RESTART_BACKOFF: Backoff = Backoff {
+    first: Duration::from_millis(200),
+    max: Duration::from_secs(10),
+};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ServiceState {
@@ -105,12 +112,12 @@ impl ServiceState {
                 },
             ) => (S::Finished, A::NoAction),
             (S::Starting { failures }, E::Exited { .. }) => {
-                back_off(failures, UNREADY_RESTART_DELAY)
+                back_off(failures, UNREADY_RESTART_BACKOFF)
             }
             (S::Ready { failures }, E::Exited { uptime, .. }) => {
                 match uptime >= MIN_STABLE_SERVICE_UPTIME {
-                    true => back_off(0, READY_RESTART_DELAY),
-                    false => back_off(failures, READY_RESTART_DELAY),
+                    true => back_off(0, READY_RESTART_BACKOFF),
+                    false => back_off(failures, READY_RESTART_BACKOFF),
                 }
             }
             (S::BackingOff { failures }, E::BackOffElapsed) => {
@@ -127,19 +134,18 @@ impl ServiceState {
     }
 }
 
-fn back_off(failures: u32, [first, most]: [Duration; 2]) -> (ServiceState, ServiceAction) {
-    let pause = first.saturating_mul(1 << failures.min(10)).min(most);
+fn back_off(failures: u32, backoff: Backoff) -> (ServiceState, ServiceAction) {
     let failures = failures.saturating_add(1);
     (
         ServiceState::BackingOff { failures },
-        ServiceAction::BackOff(pause),
+        ServiceAction::BackOff(backoff.delay_after(failures)),
     )
 }
 
 #[cfg(test)]
 mod tests {
     use super::{
-        READY_RESTART_DELAY, ServiceAction, ServiceEvent, ServiceState, UNREADY_RESTART_DELAY,
+        READY_RESTART_BACKOFF, ServiceAction, ServiceEvent, ServiceState, UNREADY_RESTART_BACKOFF,
     };
     use std::time::Duration;
 
@@ -179,7 +185,7 @@ mod tests {
             let ServiceAction::BackOff(pause) = action else {
                 panic!("{action:?}")
             };
-            assert!(pause >= last && pause <= UNREADY_RESTART_DELAY[1]);
+            assert!(pause >= last && pause <= UNREADY_RESTART_BACKOFF.max);
             last = pause;
             state = after(
                 next,
@@ -190,7 +196,7 @@ mod tests {
             )
             .0;
         }
-        assert_eq!(last, UNREADY_RESTART_DELAY[1]);
+        assert_eq!(last, UNREADY_RESTART_BACKOFF.max);
     }
 
     #[test]
@@ -202,11 +208,11 @@ mod tests {
         let state = ServiceState::Ready { failures: 9 };
         assert_eq!(
             state.next_state(ended(Duration::from_secs(60))).1,
-            ServiceAction::BackOff(READY_RESTART_DELAY[0])
+            ServiceAction::BackOff(READY_RESTART_BACKOFF.first)
         );
         assert_eq!(
             state.next_state(ended(Duration::ZERO)).1,
-            ServiceAction::BackOff(READY_RESTART_DELAY[1])
+            ServiceAction::BackOff(READY_RESTART_BACKOFF.max)
         );
     }
 

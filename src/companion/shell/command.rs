@@ -2,7 +2,8 @@
 
 use super::Shells;
 use super::command_run::{CommandReport, CommandRun};
-use super::context::{CONTEXT_EXIT_SCRIPT, ShellContext, exit_trap};
+use super::context::{CONTEXT_EXIT_SCRIPT, ShellContext};
+use super::context_exit::with_context_exit;
 use super::jobs::BackgroundJob;
 use super::supervisor;
 use super::supervisor_client::{CommandSupervisor, CommandSupervisorEvent};
@@ -320,7 +321,7 @@ impl CommandOwner {
         }
         if let Some(next) = self.context.next_context(&written) {
             let session = self.run.request.session.clone();
-            let mut contexts = self.shells.lock_contexts();
+            let mut contexts = self.shells.contexts.lock();
             // The session was deleted while the last output of the command was read.
             if matches!(
                 self.stop_requests.try_recv(),
@@ -437,21 +438,6 @@ impl CommandOwner {
     }
 }
 
-/// Lets a command that sets its own EXIT trap write the context before it exits: that trap would replace the trap that
-/// writes the context.
-fn with_context_exit(command: &str, exit_script: &str, output: &str) -> String {
-    // After a heredoc, which may lack its end, nothing can be appended; a here-string is not a heredoc.
-    let has_heredoc = command.replace("<<<", "").contains("<<");
-    let sets_trap = command.contains("trap") && !has_heredoc;
-    if !sets_trap || !(command.contains("EXIT") || command.contains(" 0")) {
-        return command.into();
-    }
-    let trap_script = exit_trap(exit_script, output);
-    format!(
-        "{command}\n{{ __osctl_code=$?; ( {trap_script} ); ( exit $__osctl_code ); }} >/dev/null 2>&1"
-    )
-}
-
 /// The environment of the companion, without the variables that the engine passes to the companion alone.
 pub(super) fn initial_environment(session: &str) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
     let own = std::env::vars_os().filter(|(name, _)| {
@@ -480,24 +466,5 @@ pub(super) async fn sleep_until_deadline(instant: Option<Instant>) {
     match instant {
         Some(instant) => sleep_until(instant).await,
         None => pending().await,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::with_context_exit;
-
-    #[test]
-    fn only_a_trap_for_the_end_needs_the_context_written_before() {
-        let is_added = |command: &str| with_context_exit(command, "L", "O") != command;
-        assert!(is_added("trap 'echo bye' EXIT") && is_added("trap : 0"));
-        assert!(is_added("trap : EXIT; cat <<< text"));
-        assert!(!is_added("trap : EXIT; cat <<END\ntext"));
-        assert!(!is_added("echo EXIT") && !is_added("trap : INT"));
-    }
-
-    #[test]
-    fn a_context_is_written_with_noclobber() {
-        assert!(with_context_exit("set -C; trap : EXIT", "L", "O").contains(">|O"));
     }
 }

@@ -8,9 +8,10 @@ use crate::companion::pipes::OutputPipes;
 use crate::protocol::shell::{JobInfo, JobProcess};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_blocking;
@@ -97,7 +98,7 @@ impl BackgroundJob {
                 },
                 piece = self.pipes.next_piece() => piece,
             };
-            let mut tail = lock_unpoisoned(&self.entry.tail);
+            let mut tail = self.entry.tail.lock();
             tail.extend(bytes);
             let excess = tail.len().saturating_sub(MAX_JOB_TAIL_BYTES);
             tail.drain(..excess);
@@ -117,16 +118,18 @@ impl ShellJobs {
             entry: background.entry.clone(),
             end_requests: end,
         };
-        lock_unpoisoned(&self.0).insert(pid, handle);
+        self.0.lock().insert(pid, handle);
         let jobs = self.0.clone();
         tokio::spawn(async move {
             background.wait_for_end(ends).await;
-            lock_unpoisoned(&jobs).remove(&pid);
+            jobs.lock().remove(&pid);
         });
     }
 
     pub(super) async fn list_jobs(&self) -> Vec<JobInfo> {
-        let entries: Vec<(i32, JobEntry)> = lock_unpoisoned(&self.0)
+        let entries: Vec<(i32, JobEntry)> = self
+            .0
+            .lock()
             .iter()
             .map(|(pid, handle)| (*pid, handle.entry.clone()))
             .collect();
@@ -141,13 +144,13 @@ impl ShellJobs {
     }
 
     pub(super) fn job_sessions(&self) -> Vec<String> {
-        let jobs = lock_unpoisoned(&self.0);
+        let jobs = self.0.lock();
         jobs.values().map(|job| job.entry.session.clone()).collect()
     }
 
     /// Ends a job and returns it as it was before; `None` when it does not exist.
     pub(super) async fn end_job(&self, pid: i32) -> Option<JobInfo> {
-        let handle = lock_unpoisoned(&self.0).get(&pid).cloned()?;
+        let handle = self.0.lock().get(&pid).cloned()?;
         let entry = handle.entry.clone();
         let job = spawn_blocking(move || describe_job(pid, &entry))
             .await
@@ -162,16 +165,14 @@ impl ShellJobs {
     /// Waits until no job remains, at most the time after which jobs are killed.
     pub(super) async fn wait_until_empty(&self) {
         let begin = Instant::now();
-        while !lock_unpoisoned(&self.0).is_empty()
-            && begin.elapsed() < JOB_STOP_TIMEOUT + JOB_POLL_INTERVAL
-        {
+        while !self.0.lock().is_empty() && begin.elapsed() < JOB_STOP_TIMEOUT + JOB_POLL_INTERVAL {
             sleep(JOB_POLL_INTERVAL).await;
         }
     }
 
     /// Ends the jobs of a session, or all jobs, without waiting.
     pub(super) fn end_all(&self, session: Option<&str>) {
-        for handle in lock_unpoisoned(&self.0).values() {
+        for handle in self.0.lock().values() {
             if session.is_none_or(|session| handle.entry.session == session) {
                 // A full mailbox holds an end request already.
                 let _ = handle.end_requests.try_send(oneshot::channel().0);
@@ -182,10 +183,7 @@ impl ShellJobs {
 
 fn describe_job(pid: i32, entry: &JobEntry) -> JobInfo {
     let below = descendants::list_descendants(Pid::from_raw(pid));
-    let tail = lock_unpoisoned(&entry.tail)
-        .iter()
-        .copied()
-        .collect::<Vec<u8>>();
+    let tail = entry.tail.lock().iter().copied().collect::<Vec<u8>>();
     JobInfo {
         pid,
         session: entry.session.clone(),
@@ -203,8 +201,4 @@ fn describe_process(pid: Pid) -> JobProcess {
         pid: pid.as_raw(),
         command: arguments.trim_end_matches('\0').replace('\0', " "),
     }
-}
-
-fn lock_unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -8,6 +8,7 @@
 mod command;
 mod command_run;
 mod context;
+mod context_exit;
 mod environment;
 mod jobs;
 mod retained_context;
@@ -21,9 +22,9 @@ pub(crate) use environment::EnvironmentVariables;
 pub(crate) use jobs::EndedJob as JobEnded;
 pub(crate) use retained_context::RetainedContext;
 pub(crate) use stdin::CommandStdin;
-pub(crate) use supervisor::supervise_command as guard_command;
+pub(crate) use supervisor::supervise_command;
 
-use super::runs::{RunIdConflict, RunNotRecorded, RunRegistry, RunStore};
+use super::runs::{RetainedRuns, RunIdConflict, RunNotRecorded, RunRegistry, RunStore};
 use crate::protocol::kernel::RunStatus;
 use crate::protocol::shell::{JobInfo, ShellRequest};
 use bytes::Bytes;
@@ -31,10 +32,11 @@ use command::{CommandOwner, CommandStopReason};
 use context::{ShellContext, ShellFolder};
 use environment::ExportScript;
 use jobs::ShellJobs;
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use supervisor_client::SupervisorPool;
 use tokio::sync::mpsc;
@@ -60,12 +62,12 @@ pub(crate) struct ShellSettings {
 }
 
 impl ShellSettings {
-    pub(crate) fn new(settings: &super::CompanionSettings, run_store: RunStore) -> Self {
+    pub(crate) fn new(retained_runs: &RetainedRuns, run_store: RunStore) -> Self {
         let home = std::env::var_os("HOME").map_or_else(|| "/root".into(), PathBuf::from);
         Self {
             run_store,
             // A separate folder, because executions may have the same IDs.
-            output_folder: settings.retained_runs.own_folder().join("commands"),
+            output_folder: retained_runs.own_folder().join("commands"),
             bash: find_bash(),
             cwd: std::env::current_dir().unwrap_or_else(|_| "/".into()),
             home,
@@ -164,7 +166,7 @@ impl Shells {
             true => Some(mpsc::channel(4)).unzip(),
             false => (None, None),
         };
-        let refused = match &mut *self.lock_running() {
+        let refused = match &mut *self.running.lock() {
             None => Some(ShellRefusal::ShuttingDown),
             Some(running) if running.len() >= MAX_RUNNING_COMMANDS => {
                 Some(ShellRefusal::TooManyCommands)
@@ -237,7 +239,8 @@ impl Shells {
         let run = self.find_run(id)?;
         run.wait_admitted().await;
         let running = self
-            .lock_running()
+            .running
+            .lock()
             .as_ref()
             .and_then(|r| r.get(id).cloned());
         if let Some(running) = running {
@@ -255,7 +258,7 @@ impl Shells {
     pub(crate) fn take_stdin(&self, id: &str) -> Result<CommandStdin, ShellRefusal> {
         let run = self.find_run(id)?;
         // There is one writer, and it closes the stdin.
-        let mut running = self.lock_running();
+        let mut running = self.running.lock();
         let found = running.as_mut().and_then(|r| r.get_mut(id));
         let taken = found.and_then(|running| Some((running.stdin.take()?, running.stop.clone())));
         let (bytes, stop) = taken.ok_or_else(|| ShellRefusal::NoStdin(id.into()))?;
@@ -268,14 +271,14 @@ impl Shells {
 
     /// The folder in which the next command of a session starts.
     pub(crate) fn session_cwd(&self, session: &str) -> PathBuf {
-        let contexts = self.lock_contexts();
+        let contexts = self.contexts.lock();
         let found = contexts.get(session).map(|context| context.cwd.clone());
         found.unwrap_or_else(|| self.settings.cwd.clone())
     }
 
     /// The environment of a command of the session; `None` when it is the companion's.
     pub(crate) async fn session_environment(&self, session: &str) -> Option<EnvironmentVariables> {
-        let exports = ExportScript::from_context(self.lock_contexts().get(session)?)?;
+        let exports = ExportScript::from_context(self.contexts.lock().get(session)?)?;
         let environment = exports.evaluate(&self.settings.bash).await;
         let failed = |error: &io::Error| {
             tracing::warn!("the environment of session `{session}` can't be read: {error}");
@@ -309,7 +312,7 @@ impl Shells {
         let mut context = self.session_context(session)?;
         context.change_folder(found);
         let cwd = context.cwd.clone();
-        self.lock_contexts().insert(session.into(), context);
+        self.contexts.lock().insert(session.into(), context);
         Ok(cwd)
     }
 
@@ -325,13 +328,13 @@ impl Shells {
     ) -> Result<(), ShellRefusal> {
         let mut context = self.session_context(session)?;
         context.set_variable(key, value);
-        self.lock_contexts().insert(session.into(), context);
+        self.contexts.lock().insert(session.into(), context);
         Ok(())
     }
 
     /// The context of a session in a form that can be stored; `None` when the session has no context yet.
     pub(crate) fn pack_context(&self, session: &str) -> Option<PackedContext> {
-        self.lock_contexts().get(session).map(ShellContext::pack)
+        self.contexts.lock().get(session).map(ShellContext::pack)
     }
 
     /// Replaces the context of a session by a stored one.
@@ -340,7 +343,7 @@ impl Shells {
     /// When its folder does not exist; nothing has changed then.
     pub(crate) fn unpack_context(&self, session: &str, packed: PackedContext) -> io::Result<()> {
         let mut context = ShellContext::unpack(packed)?;
-        let mut contexts = self.lock_contexts();
+        let mut contexts = self.contexts.lock();
         // A running command started with another context, and must not store its own.
         context.serial = contexts.get(session).map_or(1, |now| now.serial + 1);
         contexts.insert(session.into(), context);
@@ -349,7 +352,7 @@ impl Shells {
 
     /// The number of changes of each session's context. Sessions without a context are left out.
     pub(crate) fn context_serials(&self) -> BTreeMap<String, u64> {
-        let contexts = self.lock_contexts();
+        let contexts = self.contexts.lock();
         let each = contexts.iter();
         each.map(|(session, context)| (session.clone(), context.serial))
             .collect()
@@ -357,7 +360,7 @@ impl Shells {
 
     /// All contexts in a form that a later container can restore.
     pub(crate) fn retain_contexts(&self) -> BTreeMap<String, RetainedContext> {
-        let contexts = self.lock_contexts().clone();
+        let contexts = self.contexts.lock().clone();
         let retain = |(session, context): (String, ShellContext)| {
             let environment = command::initial_environment(&session).collect();
             (
@@ -373,7 +376,7 @@ impl Shells {
         for (session, retained) in all {
             let environment = command::initial_environment(&session).collect();
             match retained.restore_context(&environment, &self.settings.cwd) {
-                Ok(context) => drop(self.lock_contexts().insert(session, context)),
+                Ok(context) => drop(self.contexts.lock().insert(session, context)),
                 Err(error) => tracing::warn!(
                     session,
                     "the shell's context can't be restored, the session starts with an empty one: {error}"
@@ -384,7 +387,7 @@ impl Shells {
 
     /// The sessions with running commands or jobs.
     pub(crate) fn sessions_in_use(&self) -> BTreeSet<String> {
-        let ids: Vec<String> = match &*self.lock_running() {
+        let ids: Vec<String> = match &*self.running.lock() {
             Some(running) => running.keys().cloned().collect(),
             None => Vec::new(),
         };
@@ -409,10 +412,10 @@ impl Shells {
 
     /// Removes the context of a session that has ended, and ends all its processes.
     pub(crate) fn remove_session(&self, session: &str) {
-        self.lock_contexts().remove(session);
+        self.contexts.lock().remove(session);
         for run in self.runs.list_runs() {
             let is_its = run.request.session == session && run.status() == RunStatus::Running;
-            if let Some(running) = self.lock_running().as_ref().and_then(|r| r.get(&run.id))
+            if let Some(running) = self.running.lock().as_ref().and_then(|r| r.get(&run.id))
                 && is_its
             {
                 // A full mailbox holds a stop request already.
@@ -424,7 +427,7 @@ impl Shells {
 
     /// Refuses new commands, lets running commands finish within `grace`, then ends all.
     pub(crate) async fn shutdown(&self, grace: Duration) {
-        let Some(running) = self.lock_running().take() else {
+        let Some(running) = self.running.lock().take() else {
             return;
         };
         let all = async {
@@ -445,7 +448,7 @@ impl Shells {
     }
 
     fn session_context(&self, session: &str) -> Result<ShellContext, ShellRefusal> {
-        if let Some(context) = self.lock_contexts().get(session) {
+        if let Some(context) = self.contexts.lock().get(session) {
             return Ok(context.clone());
         }
         let cwd = self.settings.cwd.clone();
@@ -453,16 +456,8 @@ impl Shells {
         ShellContext::new(cwd).map_err(|error| folder_refusal(&path, &error))
     }
 
-    fn lock_contexts(&self) -> MutexGuard<'_, BTreeMap<String, ShellContext>> {
-        self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock_running(&self) -> MutexGuard<'_, Option<HashMap<String, RunningCommand>>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn remove_running(&self, id: &str) {
-        if let Some(running) = self.lock_running().as_mut() {
+        if let Some(running) = self.running.lock().as_mut() {
             running.remove(id);
         }
     }

@@ -11,11 +11,12 @@ use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{ControlMessage, MsgFlags, recv, sendmsg};
 use nix::unistd::Pid;
+use parking_lot::Mutex;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream as StdStream;
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
@@ -171,7 +172,7 @@ impl SupervisorPool {
     /// Takes a supervisor from the pool, or starts one.
     pub(super) fn take_or_spawn(&self) -> Result<CommandSupervisor> {
         let idle = {
-            let mut supervisors = self.lock_supervisors();
+            let mut supervisors = self.0.lock();
             supervisors.retain(CommandSupervisor::is_waiting);
             supervisors.pop()
         };
@@ -184,16 +185,12 @@ impl SupervisorPool {
     }
 
     fn refill(&self) {
-        while self.lock_supervisors().len() < MAX_IDLE_SUPERVISORS {
+        while self.0.lock().len() < MAX_IDLE_SUPERVISORS {
             match CommandSupervisor::spawn_supervisor() {
-                Ok(supervisor) => self.lock_supervisors().push(supervisor),
+                Ok(supervisor) => self.0.lock().push(supervisor),
                 // The next command tries again, and reports the error.
                 Err(error) => return tracing::debug!("{error:#}"),
             }
         }
-    }
-
-    fn lock_supervisors(&self) -> std::sync::MutexGuard<'_, Vec<CommandSupervisor>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

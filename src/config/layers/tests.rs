@@ -13,7 +13,7 @@ fn load(text: &str) -> crate::error::Result<ResolvedConfig> {
 }
 
 #[test]
-fn later_layers_win_and_say_so() {
+fn later_layers_override_earlier_ones_and_are_the_source() {
     let mut layers = ConfigLayers::new().unwrap();
     let variables = [
         ("OSCTL_LIMITS_MEMORY", "4g"),
@@ -45,6 +45,26 @@ fn an_unknown_key_names_the_nearest_known_one() {
 }
 
 #[test]
+fn a_value_in_the_place_of_a_group_names_the_keys_of_the_group() {
+    let error = load("image: true\n").unwrap_err().to_string();
+    assert!(error.starts_with("invalid value of `image` in "), "{error}");
+    assert!(
+        error.ends_with(": the value must be a map with the keys `from`, `pull`"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_former_key_sets_the_current_key() {
+    let config = load("evolve:\n  probation: 7\n").unwrap().config;
+    assert_eq!(config.evolve.watch_period, 7);
+    let mut layers = ConfigLayers::new().unwrap();
+    let variable = ("OSCTL_EVOLVE_PROBATION".into(), "8".into());
+    layers.add_variables([variable].into_iter()).unwrap();
+    assert_eq!(layers.resolve().unwrap().config.evolve.watch_period, 8);
+}
+
+#[test]
 fn a_value_of_the_wrong_kind_is_named_with_its_place() {
     let text = load("ports:\n  kernel: many\n").unwrap_err().to_string();
     assert!(
@@ -54,13 +74,13 @@ fn a_value_of_the_wrong_kind_is_named_with_its_place() {
 }
 
 #[test]
-fn environment_names_are_free() {
+fn any_environment_name_is_accepted() {
     let config = load("env:\n  ANY_NAME: x\n").unwrap().config;
     assert_eq!(config.env["ANY_NAME"], "x");
 }
 
 #[test]
-fn numbers_and_words_are_taken_as_they_are_meant() {
+fn values_are_converted_to_the_type_of_their_key() {
     let config = load("limits:\n  memory: 1073741824\nauth: off\nenv:\n  PORT: 1\n  DEBUG: true\n")
         .unwrap()
         .config;
@@ -105,7 +125,7 @@ fn a_project_may_not_grant_itself_privileges() {
         "hosts: [evil]",
         "limits: {memory: 1t}",
         "ports: {kernel: 22}",
-        "evolve: {probation: 0}",
+        "evolve: {watch_period: 0}",
         "mcp: {start: true}",
         "desktop: {run: always}",
         "engine: embedded",
@@ -124,10 +144,10 @@ fn a_project_may_not_grant_itself_privileges() {
         error.to_string()
     };
     fs::write(&file, " ".repeat(2 << 20)).unwrap();
-    assert!(refused().contains("not a regular file"));
+    assert!(refused().contains("the file is not regular"));
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();
-    assert!(refused().contains("not a regular file"));
+    assert!(refused().contains("the file is not regular"));
     fs::remove_dir(&file).unwrap();
     fs::write(&file, "body: mine").unwrap();
     let resolved =
@@ -136,7 +156,7 @@ fn a_project_may_not_grant_itself_privileges() {
 }
 
 #[test]
-fn servers_of_the_project_and_of_the_person_come_together() {
+fn servers_of_the_project_and_of_the_user_are_merged() {
     let folder = tempfile::tempdir().unwrap();
     let own = folder.path().join("osctl.yaml");
     fs::write(&own, "servers:\n  a: {command: x}\n  b: {command: y}").unwrap();
@@ -159,7 +179,7 @@ fn servers_of_the_project_and_of_the_person_come_together() {
 }
 
 #[test]
-fn the_body_is_beneath_the_project() {
+fn a_body_outside_the_project_is_refused() {
     assert!(load("body: ../elsewhere").is_err());
     assert!(load("body: /etc").is_err());
 }

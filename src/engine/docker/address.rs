@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn the_host_comes_before_the_context_and_that_before_the_usual_sockets() {
+    fn the_host_variable_precedes_the_context_and_the_usual_sockets() {
         let home = tempfile::tempdir().unwrap();
         let config = home.path().join(".docker");
         // SHA-256 of "colima".
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn another_machine_is_told_from_this_one() {
+    fn remote_addresses_are_distinguished_from_local_ones() {
         let elsewhere = |url: &str| {
             EngineAddress::from_chosen_url(url)
                 .remote_host()

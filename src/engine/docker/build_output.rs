@@ -13,6 +13,9 @@ const MAX_BUILD_LOG_LINES: usize = 20;
 /// The end of BuildKit's error for a step that it has canceled.
 const CANCELED_STEP_SUFFIX: &str = "context canceled";
 
+/// Steps that must have been executed before their average time is an estimate of the others'.
+const MIN_EXECUTED_STEPS: usize = 3;
+
 /// The builder's output as steps and a log.
 #[derive(Debug, Default)]
 pub(super) struct BuildOutput {
@@ -20,6 +23,9 @@ pub(super) struct BuildOutput {
     /// The digests of BuildKit's steps of the Dockerfile, and of all steps that have ended.
     steps: HashSet<String>,
     completed_steps: HashSet<String>,
+    /// Completed steps that were not in the cache, and the start of the first in seconds since 1970.
+    executed_steps: usize,
+    first_start: Option<i64>,
     error: Option<String>,
 }
 
@@ -47,12 +53,19 @@ impl BuildOutput {
                     self.steps.intersection(&self.completed_steps).count(),
                     self.steps.len(),
                 );
+                let now = vertex.started.as_ref().map(|time| time.seconds);
                 progress.report_step(&format!(
-                    "building {done}/{all}: {}",
+                    "building {done}/{all}{}: {}",
+                    self.estimate_remaining(now, all - done),
                     shorten_step_name(name)
                 ));
             }
             if vertex.completed.is_some() && self.completed_steps.insert(vertex.digest) {
+                if !vertex.cached && is_step(name) {
+                    self.executed_steps += 1;
+                    let start = vertex.started.as_ref().map(|time| time.seconds);
+                    self.first_start = self.first_start.or(start);
+                }
                 progress.log(&format!(
                     "{}{}",
                     if vertex.cached { "cached " } else { "" },
@@ -71,6 +84,23 @@ impl BuildOutput {
         }
         for log in status.logs {
             self.record_lines(&String::from_utf8_lossy(&log.msg), progress);
+        }
+    }
+
+    /// `, about 40 s left` by the average time of an executed step; empty while too few were executed. A later step may
+    /// be cached, or take much longer.
+    fn estimate_remaining(&self, now: Option<i64>, remaining_steps: usize) -> String {
+        let (Some(now), Some(start)) = (now, self.first_start) else {
+            return String::new();
+        };
+        if self.executed_steps < MIN_EXECUTED_STEPS || remaining_steps == 0 {
+            return String::new();
+        }
+        let elapsed = u64::try_from(now - start).unwrap_or_default();
+        let seconds = elapsed * remaining_steps as u64 / self.executed_steps as u64;
+        match seconds {
+            0..60 => format!(", about {} s left", seconds.div_ceil(10).max(1) * 10),
+            _ => format!(", about {} min left", seconds.div_ceil(60)),
         }
     }
 
@@ -132,14 +162,14 @@ fn shorten_step_name(name: &str) -> String {
 mod tests {
     use super::{BuildOutput, EngineProgress, StatusResponse};
     use bollard::moby::buildkit::v1::Vertex;
-    use std::sync::Mutex;
+    use parking_lot::Mutex;
 
     #[derive(Debug, Default)]
     struct BuildStepRecorder(Mutex<Vec<String>>);
 
     impl EngineProgress for BuildStepRecorder {
         fn report_step(&self, what: &str) {
-            self.0.lock().unwrap().push(what.to_owned());
+            self.0.lock().push(what.to_owned());
         }
         fn report_amount(&self, _: &str, _: u64, _: Option<u64>) {}
         fn log(&self, _: &str) {}
@@ -173,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_says_how_many_are_done_of_how_many() {
+    fn a_build_step_reports_its_number_and_the_total() {
         let vertex = |name: &str, started: bool, completed: bool| Vertex {
             digest: name.to_owned(),
             name: name.to_owned(),
@@ -204,6 +234,54 @@ mod tests {
             "building 1/2: [a 2/2] RUN y",
             "building 2/2: exporting to image",
         ];
-        assert_eq!(*recorder.0.lock().unwrap(), expected);
+        assert_eq!(*recorder.0.lock(), expected);
+    }
+
+    #[test]
+    fn executed_steps_give_an_estimate_and_cached_ones_do_not() {
+        let vertex = |number: i64, cached: bool, completed: bool| {
+            let at = |seconds| {
+                let mut time = Vertex::default().started.unwrap_or_default();
+                time.seconds = seconds;
+                Some(time)
+            };
+            Vertex {
+                digest: number.to_string(),
+                name: format!("[a {number}/9] RUN x"),
+                started: at(number * 10),
+                completed: completed.then(|| at(number * 10 + 9)).flatten(),
+                cached,
+                ..Default::default()
+            }
+        };
+        let run = |cached: bool, remaining: i64| {
+            let (mut trace, recorder) = (BuildOutput::default(), BuildStepRecorder::default());
+            let done = (1..=3).map(|number| vertex(number, cached, true));
+            let coming = (5..4 + remaining).map(|number| Vertex {
+                started: None,
+                ..vertex(number, false, false)
+            });
+            let vertexes = done
+                .chain(coming)
+                .chain([vertex(4, false, false)])
+                .collect();
+            trace.record_buildkit_status(
+                StatusResponse {
+                    vertexes,
+                    ..Default::default()
+                },
+                &recorder,
+            );
+            recorder.0.into_inner().concat()
+        };
+        assert_eq!(run(true, 4), "building 3/7: [a 4/9] RUN x");
+        assert_eq!(
+            run(false, 4),
+            "building 3/7, about 40 s left: [a 4/9] RUN x"
+        );
+        assert_eq!(
+            run(false, 30),
+            "building 3/33, about 5 min left: [a 4/9] RUN x"
+        );
     }
 }

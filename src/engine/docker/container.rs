@@ -447,7 +447,7 @@ mod tests {
     use bollard::models::{PortBinding, PortMap};
 
     #[test]
-    fn a_port_is_had_when_it_is_bound() {
+    fn every_requested_port_must_be_bound() {
         let bound = || Some(vec![PortBinding::default()]);
         let map = |ports: [Option<Vec<PortBinding>>; 2]| -> PortMap {
             let names = ["8080/tcp", "8765/tcp"].map(String::from);

@@ -369,7 +369,7 @@ mod tests {
     use super::has_buildkit;
 
     #[test]
-    fn the_builder_is_known_from_the_engines_version() {
+    fn the_engine_version_determines_the_builder() {
         for api in ["1.39", "1.41", "1.53", "2.0"] {
             assert!(has_buildkit(Some("linux"), Some(api)), "{api}");
         }

@@ -1,10 +1,11 @@
 //! Tunnel to an engine on another machine through the user's own `ssh`, with the user's keys, known hosts and
 //! settings. Each connection starts one `ssh`, in which `docker system dial-stdio` connects to the engine.
 
+use parking_lot::Mutex;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
@@ -52,10 +53,7 @@ impl EngineSshTunnel {
 
     /// The last line of ssh's stderr, if there is one.
     pub(super) fn last_stderr_line(&self) -> Option<String> {
-        let stderr_text = self
-            .stderr_text
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let stderr_text = self.stderr_text.lock();
         let last = stderr_text
             .lines()
             .rev()
@@ -94,8 +92,7 @@ async fn accept_connections(
         let (arguments, stderr_text) = (arguments.clone(), Arc::clone(&stderr_text));
         tokio::spawn(async move {
             if let Err(error) = relay_connection(connection, &arguments, &stderr_text).await {
-                *stderr_text.lock().unwrap_or_else(PoisonError::into_inner) =
-                    format!("`ssh`: {error}");
+                *stderr_text.lock() = format!("`ssh`: {error}");
             }
         });
     }
@@ -132,7 +129,7 @@ async fn relay_connection(
         let mut bytes = vec![0; MAX_ENGINE_SSH_STDERR_BYTES];
         while let Ok(read @ 1..) = stderr.read(&mut bytes).await {
             let text = String::from_utf8_lossy(&bytes[..read]).into_owned();
-            *stderr_text.lock().unwrap_or_else(PoisonError::into_inner) = text;
+            *stderr_text.lock() = text;
         }
     };
     let ended = async { tokio::join!(down, listen) };

@@ -107,7 +107,7 @@ mod tests {
     use super::find_git_commands;
 
     #[test]
-    fn settings_that_run_a_command_are_found_however_they_are_written() {
+    fn settings_that_run_a_command_are_found_in_every_notation() {
         for (text, key) in [
             ("[core]\n\tfsmonitor = x", "core.fsmonitor"),
             ("[CORE] FsMonitor=x", "core.fsmonitor"),

@@ -134,11 +134,7 @@ mod tests {
     use std::path::Path;
 
     fn instance(home: &Path) -> Instance {
-        let folders = Folders {
-            home: home.into(),
-            config: home.join("c"),
-            state: home.join("s"),
-        };
+        let folders = Folders::beneath(home);
         Instance::new("default", &folders).unwrap()
     }
 
@@ -154,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hook_of_the_project_comes_first_and_what_was_not_shown_stays_new() {
+    fn hooks_of_the_project_are_first_and_unshown_files_stay_new() {
         let home = tempfile::tempdir().unwrap();
         let (instance, project) = (instance(home.path()), home.path().join("p"));
         repository(&project, ".git");
@@ -192,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_agent_plants_for_programs_of_the_host_is_named_and_nothing_else() {
+    fn only_changed_files_that_host_programs_execute_are_named() {
         let home = tempfile::tempdir().unwrap();
         let (instance, project) = (instance(home.path()), home.path().join("p"));
         repository(&project, ".git");

@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_that_finds_too_much_stops_and_says_so() {
+    fn a_scan_stops_at_its_limit_and_reports_it() {
         let folder = tempfile::tempdir().unwrap();
         for number in 0..=MAX_SCAN_FINDINGS {
             let name = format!("{number}.code-workspace");

@@ -9,10 +9,10 @@ use crate::host::client::CompanionClient;
 use crate::protocol::mcp::STREAM_ID_HEADER;
 use crate::protocol::mcp_header::encode_header;
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde::Deserialize;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -107,26 +107,26 @@ impl BridgeConnection {
     }
 
     pub(super) fn connection_number(&self) -> u64 {
-        self.lock_state().connection_count
+        self.state.lock().connection_count
     }
 
     pub(super) fn has_session(&self) -> bool {
-        self.lock_state().session.is_some()
+        self.state.lock().session.is_some()
     }
 
     pub(super) fn session(&self) -> Option<BridgeSession> {
-        self.lock_state().session.clone()
+        self.state.lock().session.clone()
     }
 
     /// Stores the session: the client's `initialize` message, and the session that the response opened.
     pub(super) fn set_session(&self, hello: &BridgeMessage, session: Option<BridgeSession>) {
-        let mut state = self.lock_state();
+        let mut state = self.state.lock();
         state.initialize = Some(hello.clone());
         state.session = session;
     }
 
     pub(super) fn record_initialized(&self, line: &BridgeMessage) {
-        self.lock_state().initialized = Some(line.clone());
+        self.state.lock().initialized = Some(line.clone());
     }
 
     /// Sends a message; returns the head of the response.
@@ -182,7 +182,7 @@ impl BridgeConnection {
         in_session: bool,
         version: Option<&str>,
     ) -> Option<RequestBuilder> {
-        let state = self.lock_state();
+        let state = self.state.lock();
         let mut request = state.client.as_ref()?.hub_request(method, &self.path);
         match (version, &state.session) {
             (Some(version), _) => {
@@ -217,7 +217,7 @@ impl BridgeConnection {
         loop {
             let why = match self.find_hub().await {
                 Ok(client) => {
-                    let mut state = self.lock_state();
+                    let mut state = self.state.lock();
                     state.client = Some(client);
                     state.connection_count += 1;
                     return Ok(());
@@ -255,7 +255,7 @@ impl BridgeConnection {
     ) -> Result<bool, BridgeSendError> {
         let _lock = self.reconnect_lock.lock().await;
         let (hello, ready) = {
-            let state = self.lock_state();
+            let state = self.state.lock();
             if state.session.as_ref() != lost {
                 return Ok(false);
             }
@@ -272,10 +272,6 @@ impl BridgeConnection {
             self.post(&ready).await?;
         }
         Ok(true)
-    }
-
-    fn lock_state(&self) -> MutexGuard<'_, BridgeConnectionState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -44,7 +44,7 @@ impl StdioBridge {
     /// Sends a request until it is answered, or answers it with an error.
     pub(super) async fn handle_request(self: Arc<Self>, line: BridgeMessage) {
         let failed = self.exchange_request(&line).await.err();
-        let pending = self.lock_pending().remove(&line.id);
+        let pending = self.pending_requests.lock().remove(&line.id);
         let is_cancelled = pending.is_some_and(|pending| pending.is_cancelled);
         if let Some(fault) = failed.filter(|_| !is_cancelled) {
             tracing::error!("{fault}");
@@ -262,7 +262,8 @@ impl StdioBridge {
     }
 
     fn is_cancelled(&self, id: &str) -> bool {
-        self.lock_pending()
+        self.pending_requests
+            .lock()
             .get(id)
             .is_some_and(|pending| pending.is_cancelled)
     }

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_stays_as_it_is_and_tells_what_it_is() {
+    fn a_line_is_classified_and_stays_unchanged() {
         let text = r#" {"id":1.0,"method":"tools/call","params":{"name":"a", "n":1e400, "_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}} "#;
         let call = line(text);
         assert_eq!(call.text, text.trim().as_bytes());
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_out_is_one_line() {
+    fn an_outgoing_message_is_one_line() {
         assert_eq!(
             to_single_line(b"{\n \"a\": 1\r\n}\n"),
             &b"{  \"a\": 1  }"[..]

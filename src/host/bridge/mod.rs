@@ -30,8 +30,9 @@ use bytes::Bytes;
 use connection::BridgeConnection;
 use error::BridgeError;
 use message::{BridgeMessage, BridgeMessageKind};
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
@@ -170,7 +171,7 @@ impl StdioBridge {
                             false => &mut *requests,
                         };
                         let task = tasks.spawn(self.clone().handle_request(message));
-                        if let Some(pending) = self.lock_pending().get_mut(&id) {
+                        if let Some(pending) = self.pending_requests.lock().get_mut(&id) {
                             pending.task = Some(task);
                         }
                     }
@@ -205,7 +206,7 @@ impl StdioBridge {
             task: None,
             is_cancelled: false,
         };
-        self.lock_pending().insert(id.into(), pending);
+        self.pending_requests.lock().insert(id.into(), pending);
     }
 
     /// Records a request that the client cancels. Without a session, closing its connection is the only way to cancel
@@ -214,7 +215,7 @@ impl StdioBridge {
         let Some(id) = message.cancelled.as_deref() else {
             return false;
         };
-        let mut pending = self.lock_pending();
+        let mut pending = self.pending_requests.lock();
         let Some(call) = pending.get_mut(id) else {
             return false;
         };
@@ -245,11 +246,5 @@ impl StdioBridge {
 
     async fn send_error(&self, id: &str, fault: &BridgeError) {
         self.send_to_client(fault.to_response(id).as_bytes()).await;
-    }
-
-    fn lock_pending(&self) -> MutexGuard<'_, HashMap<Box<str>, BridgePendingRequest>> {
-        self.pending_requests
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -72,7 +72,7 @@ mod tests {
     use super::{RequestLoss, RetryDecision, decide_resend, decide_without_stream, is_retry_safe};
 
     #[test]
-    fn only_what_does_no_harm_is_asked_twice() {
+    fn only_safe_requests_are_sent_again() {
         assert!(is_retry_safe("tools/list", None, None));
         assert!(!is_retry_safe("an/unknown", None, None));
         let call = |name, server| is_retry_safe("tools/call", Some(name), server);
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_is_gone_on_with_before_anything_else() {
+    fn a_partial_response_is_resumed() {
         let place = RequestLoss::PartialResponse("1.2".into());
         assert_eq!(
             decide_resend(false, place),

@@ -150,7 +150,38 @@ pub(super) async fn read_refusal(response: Response) -> anyhow::Error {
         status: status.as_u16(),
         kind: fault.kind,
         message: fault.message,
-        hint: fault.hint,
+        hint: fault.hint.filter(|hint| !names_http_path(hint)),
     }
     .into()
+}
+
+/// Whether the hint is for programs that send requests: it names a request such as `POST /shell/cd`.
+fn names_http_path(hint: &str) -> bool {
+    let methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
+    let parts = hint.split('`').skip(1).step_by(2);
+    let mut requests = parts.filter_map(|part| part.split_once(' '));
+    requests.any(|(method, path)| methods.contains(&method) && path.starts_with('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::names_http_path;
+
+    #[test]
+    fn a_hint_that_names_a_request_is_for_programs() {
+        for hint in [
+            "`GET /openapi.json` describes every field",
+            "choose an existing folder with `POST /shell/cd`",
+            "end one with `DELETE /shell/{id}`, or wait (`GET /status`)",
+        ] {
+            assert!(names_http_path(hint), "{hint}");
+        }
+        for hint in [
+            "`osctl cryo ls` lists the stored states",
+            "wait, or GET /status",
+            "`GET` and `/status`",
+        ] {
+            assert!(!names_http_path(hint), "{hint}");
+        }
+    }
 }

@@ -1,12 +1,12 @@
 //! A change of one file: shown first, then written to a file beside it and renamed, with a backup of the old contents.
 
+use crate::atomic_write::{Durability, atomic_write_as};
 use crate::error::{Error, Result};
 use anyhow::Context;
 use similar::{ChangeTag, DiffTag, TextDiff};
 use std::fs;
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use tempfile::NamedTempFile;
 
 #[derive(Debug, Clone)]
 pub(crate) struct ClientFileChange {
@@ -101,13 +101,8 @@ impl ClientFileChange {
         let put = |path: &Path, text: &str| -> Result<()> {
             let folder = path.parent().context("the path has no parent folder")?;
             fs::create_dir_all(folder)?;
-            let mut temporary = NamedTempFile::new_in(folder)?;
-            temporary.write_all(text.as_bytes())?;
-            if let Some(rights) = &rights {
-                temporary.as_file().set_permissions(rights.clone())?;
-            }
-            temporary.as_file().sync_all()?;
-            temporary.persist(path)?;
+            let content = text.as_bytes();
+            atomic_write_as(path, content, rights.clone(), Durability::DataSynced)?;
             Ok(())
         };
         if let (BackupAction::Create(backup), Some(before)) = (&self.backup, &self.before) {
@@ -217,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_changes_is_shown() {
+    fn only_changed_text_is_shown() {
         let before = "{\n  \"key\": \"secret\"\n}\n";
         let after = "{\n  \"key\": \"secret\",\n  \"a\": {\n    \"b\": 1\n  }\n}\n";
         assert_eq!(

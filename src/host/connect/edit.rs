@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_comes_and_goes_in_each_form() {
+    fn an_entry_is_inserted_and_removed_in_each_format() {
         for text in [
             "",
             "{}",
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_and_line_ends_stay() {
+    fn byte_order_marks_and_line_ends_stay() {
         for (form, text) in [
             (SAMPLE_JSON, "\u{feff}{\r\n  \"a\": 1\r\n}\r\n"),
             (TOML, "a = 1\r\nb = 2\r\n"),
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_read_is_left_alone() {
+    fn an_unreadable_configuration_is_an_error() {
         for (form, text) in [
             (SAMPLE_JSON, "{\"a\": "),
             (SAMPLE_JSON, "[]"),
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn keeping_is_about_what_is_said() {
+    fn a_lost_comment_is_detected_and_new_whitespace_is_allowed() {
         assert!(is_text_preserved("{\"a\": 1}", "{\n\"a\": 1,\n\"b\": 2\n}"));
         assert!(!is_text_preserved(
             "{\"a\": 1} // c",

@@ -77,7 +77,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn an_entry_is_ours_by_what_it_starts() {
+    fn an_entry_is_identified_by_its_command() {
         assert!(is_bridge_entry(
             &json!({"command": "/x/osctl", "args": ["mcp", "stdio"]})
         ));

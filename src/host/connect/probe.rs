@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_is_asked_for_its_tools() {
+    async fn a_probe_lists_the_tools_of_a_server() {
         let found = probe_command(&call(&["tests/mcp/echo.py"])).await.unwrap();
         assert_eq!(found.tools, ["echo", "other"]);
     }

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_spoken_is_named() {
+    fn unsupported_connection_settings_are_named() {
         let refused = |change, value: &str| read(change, value.into()).unwrap_err();
         assert!(refused("transport", "ipc").contains("the transport `ipc`"));
         assert!(refused("signature_scheme", "hmac-md5").contains("scheme `hmac-md5`"));

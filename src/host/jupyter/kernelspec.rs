@@ -4,13 +4,13 @@
 //! Files are read through no link and up to a size limit: an agent may write in a folder that the user names.
 
 use crate::archive::Folder;
+use crate::atomic_write::{Durability, atomic_write};
 use crate::error::{Error, Result};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
@@ -70,12 +70,9 @@ impl Kernelspec {
                 "choose another place: `osctl jupyter install --prefix DIR`",
             )
         })?;
-        let mut file = tempfile::NamedTempFile::new_in(&folder)?;
-        serde_json::to_writer_pretty(&mut file, &self.to_json())?;
-        file.write_all(b"\n")?;
-        file.as_file().sync_all()?;
+        let text = format!("{:#}\n", self.to_json());
         let path = folder.join(KERNELSPEC_FILE);
-        file.persist(&path)
+        atomic_write(&path, text.as_bytes(), Durability::DataSynced)
             .with_context(|| format!("writing `{}`", path.display()))?;
         Ok(folder)
     }

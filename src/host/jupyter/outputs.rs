@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn an_output_of_which_nothing_is_left_says_so() {
+    fn an_output_without_allowed_content_becomes_a_notice() {
         let left = sanitized(json!({"application/javascript": "alert(1)"}));
         let text = left["text/plain"].as_str().unwrap();
         assert!(
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn pictures_are_base64_and_a_drawing_gives_way_to_its_picture() {
+    fn pictures_must_be_base64_and_png_replaces_svg() {
         let png = json!({"image/png": "iVBORw0KGgo=\n", "image/svg+xml": "<svg></svg>"});
         assert_eq!(sanitized(png), json!({"image/png": "iVBORw0KGgo=\n"}));
         let wrong = sanitized(json!({"image/png": "\" onerror=alert(1)", "text/plain": "x"}));
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_is_what_front_ends_lay_out_by() {
+    fn only_layout_metadata_is_kept() {
         let data = bundle(json!({"image/png": "iVBORw0KGgo=", "text/plain": "x"}));
         let metadata = bundle(json!({
             "image/png": {"width": 5, "height": "5", "onload": "alert(1)", "needs_background": "light"},

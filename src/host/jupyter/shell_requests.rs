@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_fit_the_whole_text() {
+    fn patterns_match_the_whole_text() {
         let fits = |pattern: &str, text| matches_glob(&pattern.chars().collect::<Vec<_>>(), text);
         assert!(fits("1?2*", "1+2 == 3"));
         assert!(fits("*", "") && fits("**", "äö") && fits("?", "ä"));

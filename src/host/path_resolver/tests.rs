@@ -156,7 +156,7 @@ fn in_an_agents_folder_only_regular_files_are_opened() {
 }
 
 #[test]
-fn what_the_system_gives_out_as_a_file_is_read() {
+fn a_pipe_below_dev_fd_is_read() {
     let machine = PathFixture::new();
     let (reader, writer) = std::io::pipe().unwrap();
     std::io::Write::write_all(&mut &writer, b"piped").unwrap();
@@ -228,7 +228,7 @@ fn listing(folder: &Path) -> OutsideListing {
 }
 
 #[test]
-fn ten_thousand_exchanged_names_lead_nowhere_else() {
+fn ten_thousand_replaced_names_cause_no_access_outside() {
     let machine = PathFixture::new();
     let at = |name: &str| machine.agent.join(name);
     fs::create_dir_all(at("deep/in")).unwrap();
@@ -331,7 +331,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn nothing_outside_of_an_agents_folder_is_written_or_read_whatever_is_planted(
+    fn planted_files_cause_no_access_outside_the_agents_folder(
         what in proptest::collection::vec((names(), planted()), 1..8),
         path in names(),
     ) {

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_acts_is_left_of_html_or_svg_or_markdown() {
+    fn html_svg_and_markdown_have_no_active_content_after_sanitizing() {
         for attack in ATTACKS {
             check(&sanitize_html(attack), attack);
             // Sanitize twice, as a page parses the result again.
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn formulas_stay_and_commands_that_act_are_quiet() {
+    fn formulas_stay_and_active_tex_commands_are_disabled() {
         for tex in [
             "$\\frac{a}{b} \\alpha \\hat{x}$",
             "$$\\begin{matrix} a \\\\ b \\end{matrix}$$",

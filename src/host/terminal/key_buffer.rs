@@ -81,7 +81,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_did_not_arrive_is_sent_again_once() {
+    fn keys_that_did_not_arrive_are_sent_again_once() {
         let mut typed = KeyBuffer::default();
         typed.push(b"hello");
         assert_eq!(typed.take_sendable().unwrap(), "hello");
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_agreed_is_ahead() {
+    fn unacknowledged_keys_stay_within_the_limit() {
         let mut typed = KeyBuffer::default();
         typed.push(&vec![b'x'; MAX_TYPE_AHEAD_BYTES as usize + 7]);
         assert_eq!(
@@ -124,7 +124,7 @@ mod tests {
     proptest! {
         /// Whenever connections break, the other side receives every byte once and in order.
         #[test]
-        fn connections_may_break_anywhere(
+        fn keys_arrive_once_and_in_order_when_connections_break(
             pieces in proptest::collection::vec((proptest::collection::vec(any::<u8>(), 1..9), any::<u8>()), 1..40),
         ) {
             let (mut typed, mut all, mut got) = (KeyBuffer::default(), Vec::new(), Vec::new());

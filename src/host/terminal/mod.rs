@@ -14,6 +14,7 @@ mod key_buffer;
 mod socket;
 
 use super::client::CompanionClient;
+use crate::backoff::Backoff;
 use crate::error::{Error, Result};
 use crate::protocol::hex::hex;
 use crate::protocol::pty::{AttachQuery, FromTerminal, TerminalEndReason, ToTerminal};
@@ -25,9 +26,11 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
-/// Delay between two attempts to reconnect, initial and maximum.
-const TERMINAL_RECONNECT_DELAY: Duration = Duration::from_millis(100);
-const MAX_TERMINAL_RECONNECT_DELAY: Duration = Duration::from_secs(2);
+/// The delays between two attempts to reconnect.
+const TERMINAL_RECONNECT_BACKOFF: Backoff = Backoff {
+    first: Duration::from_millis(100),
+    max: Duration::from_secs(2),
+};
 /// Time limit of one attempt.
 const TERMINAL_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for a port without a listener during a restart.
@@ -47,7 +50,7 @@ pub(crate) struct TerminalClient {
     acknowledged: u64,
     /// Since when the companion does not answer.
     lost_since: Option<Instant>,
-    reconnect_delay: Duration,
+    reconnect_attempts: u32,
 }
 
 #[derive(Debug)]
@@ -100,7 +103,7 @@ impl TerminalClient {
             offset: 0,
             acknowledged: 0,
             lost_since: None,
-            reconnect_delay: TERMINAL_RECONNECT_DELAY,
+            reconnect_attempts: 0,
         })
     }
 
@@ -172,7 +175,7 @@ impl TerminalClient {
                 );
                 self.attach.id = Some(id);
                 (self.offset, self.attach.since) = (offset, Some(offset));
-                (self.lost_since, self.reconnect_delay) = (None, TERMINAL_RECONNECT_DELAY);
+                (self.lost_since, self.reconnect_attempts) = (None, 0);
                 let before = std::mem::replace(&mut self.state, TerminalClientState::Ended);
                 if let TerminalClientState::AwaitingHello(link) = before {
                     link.send_message(&ToTerminal::Seen {
@@ -239,8 +242,9 @@ impl TerminalClient {
     }
 
     fn schedule_reconnect(&mut self) {
-        self.state = TerminalClientState::Waiting(Instant::now() + self.reconnect_delay);
-        self.reconnect_delay = (self.reconnect_delay * 2).min(MAX_TERMINAL_RECONNECT_DELAY);
+        self.reconnect_attempts = self.reconnect_attempts.saturating_add(1);
+        let delay = TERMINAL_RECONNECT_BACKOFF.delay_after(self.reconnect_attempts);
+        self.state = TerminalClientState::Waiting(Instant::now() + delay);
     }
 
     /// Whether the buffer accepts more keys.

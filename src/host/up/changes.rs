@@ -3,7 +3,7 @@
 use super::UpRunner;
 use crate::engine::{Container, Engine};
 use crate::error::Result;
-use crate::host::instance::InstanceRecord;
+use crate::host::instance::{Instance, InstanceRecord};
 use crate::host::passed_env::passed_variable_names;
 use crate::protocol::spec::ContainerSpec;
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,5 +51,33 @@ impl UpRunner<'_> {
             changes.add_image();
         }
         (self.replace_consent)(&changes)
+    }
+}
+
+/// A note about variables whose values in this shell differ from those in the container.
+pub(super) fn describe_changed_variables(
+    instance: &Instance,
+    changed: &[String],
+) -> Option<String> {
+    let (down, up) = (instance.osctl_command("down"), instance.osctl_command("up"));
+    let names = changed.join(", ");
+    (!changed.is_empty()).then(|| {
+        format!("{names} changed in this shell; run `{down}` and `{up}` to apply the new values")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::describe_changed_variables;
+    use crate::host::folders::Folders;
+    use crate::host::instance::Instance;
+
+    #[test]
+    fn only_changed_variables_have_a_note() {
+        let folders = Folders::beneath("/h".as_ref());
+        let instance = Instance::new("default", &folders).unwrap();
+        assert_eq!(describe_changed_variables(&instance, &[]), None);
+        let note = describe_changed_variables(&instance, &["A".into(), "B".into()]);
+        assert!(note.unwrap().starts_with("A, B changed in this shell; "));
     }
 }

@@ -8,10 +8,12 @@ pub(crate) enum UpOutcome {
     Unchanged,
     /// None; the variables that the calling shell passes differ from those of the container.
     UnchangedWithOtherEnv,
+    /// A paused container continued, with its memory.
+    Continued,
     Started,
     Created,
     Replaced,
-    /// Replaced through the keeper's gates, with the state of the kernel.
+    /// Replaced through the stages of an evolve, with the state of the kernel.
     ReplacedViaKeeper,
 }
 

@@ -47,7 +47,7 @@ fn the_embedded_body_is_permitted_and_keeps_its_layers() {
 }
 
 #[test]
-fn what_comes_after_a_change_has_caches_of_its_own() {
+fn instructions_after_a_change_have_their_own_caches() {
     let mut changed = Body::embedded();
     let text = |body: &Body| String::from_utf8(body.files["Dockerfile"].clone()).unwrap();
     let more = text(&changed) + "RUN --mount=type=cache,target=/c make\n";
@@ -89,7 +89,7 @@ fn what_comes_after_a_change_has_caches_of_its_own() {
 }
 
 #[test]
-fn only_the_base_and_earlier_stages_are_ground_to_stand_on() {
+fn a_stage_starts_from_the_base_or_an_earlier_stage() {
     permitted("ARG BASE\nFROM ${BASE} AS a\nFROM $BASE\nFROM A as b\nCOPY --from=a /x /x\nCOPY --from=0 /x /x\n")
         .unwrap();
     refused("FROM debian", 1, "`FROM debian` is not allowed");
@@ -116,7 +116,7 @@ fn only_the_base_and_earlier_stages_are_ground_to_stand_on() {
 }
 
 #[test]
-fn nothing_is_copied_from_elsewhere() {
+fn files_are_copied_only_from_the_body_and_earlier_stages() {
     refused(
         "FROM ${BASE}\nCOPY --from=debian / /",
         2,
@@ -169,7 +169,7 @@ fn nothing_is_copied_from_elsewhere() {
 }
 
 #[test]
-fn a_step_runs_as_every_other_one_does() {
+fn a_step_with_extra_rights_or_mounts_is_refused() {
     refused("FROM ${BASE}\nRUN --network=host x", 2, "`RUN --network`");
     refused(
         "FROM ${BASE}\nRUN --security=insecure x",
@@ -263,7 +263,7 @@ fn a_step_runs_as_every_other_one_does() {
 }
 
 #[test]
-fn nothing_is_read_otherwise_by_another_parser() {
+fn text_that_parsers_read_differently_is_refused() {
     refused(
         "# syntax=docker/dockerfile:1\nFROM ${BASE}",
         1,
@@ -312,7 +312,7 @@ fn nothing_is_read_otherwise_by_another_parser() {
 }
 
 #[test]
-fn a_label_that_a_tool_of_the_host_could_obey_is_left_out_and_named() {
+fn a_label_that_host_tools_may_read_is_removed_and_named() {
     let label = |text: &str| format!("FROM ${{BASE}}\nLABEL {text}\nUSER root\n");
     let left_out = |text: &str| {
         let permitted =
@@ -373,7 +373,7 @@ fn a_label_that_a_tool_of_the_host_could_obey_is_left_out_and_named() {
 }
 
 #[test]
-fn the_classic_builder_gets_no_text_that_the_rules_have_not_seen() {
+fn the_classic_builder_gets_only_text_that_the_rules_checked() {
     let classic = |text: &str| {
         permitted_for(
             DockerfileDialect::Classic,

@@ -79,7 +79,7 @@ fn request_line(request: &serde_json::Value) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn what_has_no_meaning_or_no_leave_is_refused_with_its_reason() {
+async fn malformed_and_forbidden_requests_are_refused_with_a_reason() {
     let fixture = KeeperApiFixture::new();
     let bad = refusal::KEEPER_BAD_REQUEST;
     for (request, words) in [
@@ -101,7 +101,7 @@ async fn what_has_no_meaning_or_no_leave_is_refused_with_its_reason() {
         ),
         (
             request_line(&json!({"ask": "rollback", "run": "../x"})),
-            "is not a run ID",
+            "is not the ID of an evolve",
         ),
         (request_line(&json!({"ask": "show"})), "missing field `run`"),
         (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "is malformed"),
@@ -156,7 +156,7 @@ async fn a_request_for_an_unknown_run_is_refused() {
 
 /// A request for a body reads archives of up to 64 MiB, and the agent may send 32 requests at a time.
 #[tokio::test]
-async fn one_question_of_the_agent_at_a_time_holds_a_body_and_others_are_refused_as_busy() {
+async fn a_second_body_request_of_the_agent_is_refused_as_busy() {
     let mut fixture = KeeperApiFixture::new();
     fixture.server.body_limits.timeout = Duration::ZERO;
     let run = fixture.run(EvolveStage::Failed).run;

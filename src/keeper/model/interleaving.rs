@@ -46,7 +46,7 @@ impl Model for SwapModel {
                 next.keeper = Some(self.end(end, step));
                 steps.push((SwapAction::Refused(*op), next));
             }
-        } else if state.journal == Some(RunJournalStep::Probation) {
+        } else if state.journal == Some(RunJournalStep::Watching) {
             let next = SwapState {
                 journal: None,
                 ..state.clone()

@@ -11,7 +11,7 @@ fn one_container_runs_after_any_crash() {
 }
 
 #[test]
-fn every_other_order_of_a_swap_breaks_a_promise() {
+fn every_other_order_of_a_swap_violates_an_invariant() {
     let finds = |name: &str, first: SwapState, violation, change: &dyn Fn(&mut SwapModel)| {
         let mut order = SwapModel::default();
         change(&mut order);

@@ -43,7 +43,7 @@ impl RunExecutor {
             has_published_image: self.has_published_image().await?,
             binary_image: self.find_binary_image().await?,
         };
-        let limit = Duration::from_secs(self.target.config.bounds.read);
+        let limit = Duration::from_secs(self.target.config.limits.read);
         let deadline = Instant::now() + limit;
         let prepare = move || {
             let recipe = read_recipe(&settings, &deploy_config, &architecture, deadline)?;
@@ -76,7 +76,7 @@ impl RunExecutor {
             return Ok(());
         }
         self.log.report_step("building the image");
-        let limit = Duration::from_secs(self.target.config.bounds.build);
+        let limit = Duration::from_secs(self.target.config.limits.build);
         tokio::select! {
             built = docker.build_image(&build, &self.log) => built?,
             () = tokio::time::sleep(limit) => bail!("the build took longer than {} s", limit.as_secs()),
@@ -124,7 +124,7 @@ fn read_recipe(
     deadline: Instant,
 ) -> Result<ImageRecipe> {
     let limit = BodyReadLimit {
-        bytes: deploy_config.bounds.context,
+        bytes: deploy_config.limits.context,
         deadline: Some(deadline),
     };
     let body = Body::from_project_within(&settings.project, &deploy_config.body, limit)?;
@@ -152,7 +152,7 @@ fn prepare_build(
     means: &BuildCapabilities,
 ) -> Result<PreparedBuild> {
     let scope = format!("{BUILD_LABEL_PREFIX}{}", deploy_config.instance);
-    let (dialect, builder) = match means.has_buildkit && !deploy_config.classic {
+    let (dialect, builder) = match means.has_buildkit && !deploy_config.classic_builder {
         true => (DockerfileDialect::BuildKit, ImageBuilder::BuildKit),
         false => {
             let spec = &deploy_config.spec;

@@ -8,7 +8,7 @@ use crate::protocol::evolve::{ROLLED_BACK_TAG, RunTask};
 
 impl RunExecutor {
     pub(super) async fn finalize_run(&mut self) -> Result<()> {
-        self.write_step(RunJournalStep::Concluding)?;
+        self.write_step(RunJournalStep::Finalizing)?;
         self.log.begin_stage("finalizing");
         // The new container is verified: it may accept requests. If it misses this call, it asks the keeper.
         if let Err(error) = self

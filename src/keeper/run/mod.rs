@@ -2,7 +2,7 @@
 
 mod building;
 mod finalize;
-mod freezing;
+mod quiescing;
 mod rollback;
 mod swapping;
 mod testing;
@@ -61,7 +61,7 @@ impl RunExecutor {
                 EvolveStage::Building => stop.run_until_cancelled(self.run_building()).await,
                 // These stages check for cancellation at points where no step is half done.
                 EvolveStage::Testing => self.run_testing().await,
-                EvolveStage::Freezing => self.run_freezing().await,
+                EvolveStage::Quiescing => self.run_quiescing().await,
                 EvolveStage::Swapping => self.run_swapping().await,
                 EvolveStage::Verifying => stop.run_until_cancelled(self.run_verifying()).await,
                 EvolveStage::Succeeded | EvolveStage::RolledBack | EvolveStage::Failed => Ok(()),
@@ -106,7 +106,7 @@ impl RunExecutor {
         if end != EvolveStage::Succeeded {
             // The old container still runs, so nothing that these fields report was lost.
             self.record.receipt.clear();
-            self.record.besides.clear();
+            self.record.other_state.clear();
         }
         let end = match self.is_displaced {
             true => EvolveStage::Failed,
@@ -119,7 +119,7 @@ impl RunExecutor {
         match end == EvolveStage::Succeeded && !self.record.dry_run {
             true => {
                 self.journal_entry.after = None;
-                self.write_step(RunJournalStep::Probation)?;
+                self.write_step(RunJournalStep::Watching)?;
             }
             false => self.journal.restore_previous(&self.journal_entry)?,
         }
@@ -130,7 +130,7 @@ impl RunExecutor {
 
     /// A person who cancels a rescue keeps the failing container: the keeper does not start the rescue again.
     fn disable_rescue(&mut self) -> Result<()> {
-        if self.record.task != RunTask::Rescue || !self.cancellation.is_by_person() {
+        if self.record.task != RunTask::Rescue || !self.cancellation.is_by_user() {
             return Ok(());
         }
         self.journal_entry.after = None;
@@ -193,7 +193,7 @@ impl RunExecutor {
         }
     }
 
-    /// Records the first failed stage as the run's gate; later failures do not change it.
+    /// Records the first failed stage as the run's failed stage; later failures do not change it.
     pub(super) fn record_failure(&mut self, stage: EvolveStage, error: &anyhow::Error) {
         if let Some(Error::PortTaken { port, .. }) = error.downcast_ref() {
             self.taken_port = Some(*port);
@@ -204,8 +204,8 @@ impl RunExecutor {
             lines = named.log_tail().to_vec();
         }
         self.log.log(&format!("failed: {reason}"));
-        if self.record.gate.is_none() {
-            self.record.gate = Some(stage);
+        if self.record.failed_stage.is_none() {
+            self.record.failed_stage = Some(stage);
             self.record.why = Some(reason);
             self.record.log_tail = lines;
         }

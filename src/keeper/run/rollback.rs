@@ -3,6 +3,7 @@
 //! Every step asks the engine for the current state, so that the rollback can be repeated from any point.
 
 use super::RunExecutor;
+use crate::backoff::Backoff;
 use crate::engine::{Container, ContainerPhase, EngineProgress};
 use crate::error::Result;
 use crate::keeper::container_start::{ContainerStartOutcome, start_ended_container};
@@ -15,11 +16,15 @@ use std::time::{Duration, Instant};
 
 /// How long a restarted container may take to become healthy.
 const ROLLBACK_HEALTH_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long the keeper asks the old companion to resume, and the first pause between two calls.
+/// How long the keeper asks the old companion to resume.
 const ROLLBACK_RESUME_TIMEOUT: Duration = Duration::from_secs(15);
-const FIRST_ROLLBACK_RETRY_DELAY: Duration = Duration::from_millis(200);
 /// How long the keeper retries ports that another program uses.
 const ROLLBACK_PORTS_TIMEOUT: Duration = Duration::from_secs(10);
+/// The delays between two attempts; the timeouts are over before the maximum.
+const ROLLBACK_RETRY_BACKOFF: Backoff = Backoff {
+    first: Duration::from_millis(200),
+    max: ROLLBACK_RESUME_TIMEOUT,
+};
 
 impl RunExecutor {
     /// Restores the old container: in its place, alone, and answering requests.
@@ -37,7 +42,7 @@ impl RunExecutor {
             if !self.target.is_created_by(&found, &self.journal_entry.run) {
                 // The host has created another container, which has the stored state.
                 self.add_reason(
-                    "another container, which no run created, is in the place of the old one",
+                    "another container, which no evolve created, is in the place of the old one",
                 );
                 self.is_displaced = true;
                 if let Some(old) = old {
@@ -91,7 +96,7 @@ impl RunExecutor {
     async fn wait_for_old_ports(&mut self, old: &str, mut error: anyhow::Error) -> Result<()> {
         self.log
             .report_step("waiting until the ports of the old container are free");
-        let (started_at, mut delay) = (Instant::now(), FIRST_ROLLBACK_RETRY_DELAY);
+        let (started_at, mut failures) = (Instant::now(), 0);
         loop {
             if is_engine_away(&error) {
                 return Err(error);
@@ -99,8 +104,8 @@ impl RunExecutor {
             if started_at.elapsed() > ROLLBACK_PORTS_TIMEOUT {
                 return self.mark_unreachable(old, &error);
             }
-            tokio::time::sleep(delay).await;
-            delay *= 2;
+            failures += 1;
+            tokio::time::sleep(ROLLBACK_RETRY_BACKOFF.delay_after(failures)).await;
             // A container that is gone is handled by a later recovery.
             let Some(found) = self.target.find_container(old).await? else {
                 return Ok(());
@@ -191,7 +196,7 @@ impl RunExecutor {
         self.add_reason(&format!("{error:#}"));
         let (name, aside) = (
             self.target.container_name().to_owned(),
-            self.target.config.aside.clone(),
+            self.target.config.replaced_name.clone(),
         );
         let docker = self.target.docker.clone();
         docker.set_restart_policy(old, false).await?;
@@ -221,7 +226,7 @@ impl RunExecutor {
     /// adds a reason to the record: a companion that works resumes after a while without the call.
     async fn resume_old_container(&mut self, old: &str) {
         let started_at = Instant::now();
-        let mut delay = FIRST_ROLLBACK_RETRY_DELAY;
+        let mut failures = 0;
         loop {
             let Err(error) = self.target.resume_requests(old).await else {
                 if let Some(since) = self.refusing_since.take() {
@@ -242,8 +247,8 @@ impl RunExecutor {
                 }
                 return;
             }
-            tokio::time::sleep(delay).await;
-            delay *= 2;
+            failures += 1;
+            tokio::time::sleep(ROLLBACK_RETRY_BACKOFF.delay_after(failures)).await;
         }
     }
 
@@ -308,7 +313,7 @@ impl RunExecutor {
             return Ok(());
         };
         match (self.journal_entry.step, self.journal_entry.running) {
-            (RunJournalStep::Freezing, true) => self.resume_old_container(&old).await,
+            (RunJournalStep::Quiescing, true) => self.resume_old_container(&old).await,
             // The state that the trial has read no longer needs to be kept.
             (_, true) if self.has_tested() => drop(self.target.resume_requests(&old).await),
             _ => {}

@@ -54,7 +54,7 @@ impl RunExecutor {
             | ContainerPhase::Stopped
             | ContainerPhase::Dead => {}
         }
-        let aside = &self.target.config.aside;
+        let aside = &self.target.config.replaced_name;
         if let Some(left) = self.target.find_container(aside).await?
             && left.id != old
         {

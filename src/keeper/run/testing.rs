@@ -81,10 +81,10 @@ impl RunExecutor {
     }
 
     async fn test_trial_container(&mut self, trial: &str) -> Result<()> {
-        let bounds = self.target.config.bounds.clone();
+        let limits = self.target.config.limits.clone();
         let (start, limit) = (
-            Duration::from_secs(bounds.start),
-            Duration::from_secs(bounds.test),
+            Duration::from_secs(limits.start),
+            Duration::from_secs(limits.test),
         );
         self.log
             .report_step("waiting until the container is healthy");

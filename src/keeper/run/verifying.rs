@@ -10,10 +10,10 @@ use std::time::Duration;
 impl RunExecutor {
     pub(super) async fn run_verifying(&mut self) -> Result<()> {
         let name = self.target.container_name().to_owned();
-        let bounds = self.target.config.bounds.clone();
+        let limits = self.target.config.limits.clone();
         let (start, limit) = (
-            Duration::from_secs(bounds.start),
-            Duration::from_secs(bounds.verify),
+            Duration::from_secs(limits.start),
+            Duration::from_secs(limits.verify),
         );
         self.log
             .report_step("waiting until the container is healthy");
@@ -35,8 +35,8 @@ impl RunExecutor {
         if !verified.receipt.is_empty() {
             self.record.receipt = sanitize::sanitize_receipt(verified.receipt);
         }
-        let reported = std::mem::take(&mut self.record.besides);
-        self.record.besides = sanitize::merge_non_variables(reported, verified.besides);
+        let reported = std::mem::take(&mut self.record.other_state);
+        self.record.other_state = sanitize::merge_non_variables(reported, verified.other_state);
         self.record_checks(verified.passed, verified.checks)?;
         self.target.check_running(&name, &self.log).await
     }

@@ -1,8 +1,8 @@
 //! Bodies of runs: the body that a run was made of, and the body that ran when the run started.
 
 use super::KeeperRunStore;
+use crate::atomic_write::{Durability, atomic_write};
 use crate::error::Result;
-use crate::keeper::journal::replace_file_synced;
 use crate::protocol::evolve::{
     EvolveRecord, EvolveRunId, RunTask, built_body_name, is_built_body_name,
 };
@@ -21,8 +21,10 @@ const PREVIOUS_BODY_FILE: &str = "before.tar";
 impl KeeperRunStore {
     /// Saves the body that a run was made of, as an archive.
     pub(in crate::keeper) fn save_body(&self, run: &EvolveRunId, archive: &[u8]) -> Result<()> {
-        replace_file_synced(&self.folder_of_run(run).join(RUN_BODY_FILE), archive)
-            .context("storing the run's body")
+        let place = self.folder_of_run(run).join(RUN_BODY_FILE);
+        atomic_write(&place, archive, Durability::FolderSynced)
+            .context("storing the run's body")?;
+        Ok(())
     }
 
     /// Keeps the body that runs now, so that it remains when earlier runs are deleted.
@@ -152,7 +154,7 @@ mod tests {
     use crate::protocol::evolve::built_body_name;
 
     #[test]
-    fn bodies_are_kept_as_far_as_there_is_room() {
+    fn the_newest_bodies_are_kept_within_the_size_limit() {
         let folder = tempfile::tempdir().unwrap();
         let run_store = KeeperRunStore::open(folder.path()).unwrap();
         let runs: Vec<_> = (0..4)
@@ -192,18 +194,18 @@ mod tests {
     }
 
     #[test]
-    fn of_what_the_host_lays_down_the_last_stays() {
+    fn only_the_last_uploaded_body_is_kept() {
         let folder = tempfile::tempdir().unwrap();
         let run_store = KeeperRunStore::open(folder.path()).unwrap();
         for name in [
             built_body_name("sha256:a"),
             built_body_name("sha256:b"),
-            "charge.json".into(),
+            "deploy-config.json".into(),
         ] {
             std::fs::write(folder.path().join(name), "x").unwrap();
         }
         run_store.remove_uploaded_bodies("sha256:b").unwrap();
         let there = |name: &str| folder.path().join(name).exists();
-        assert!(!there("built-a.tar") && there("built-b.tar") && there("charge.json"));
+        assert!(!there("built-a.tar") && there("built-b.tar") && there("deploy-config.json"));
     }
 }

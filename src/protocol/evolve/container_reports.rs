@@ -1,14 +1,14 @@
 //! Calls of the keeper into a container: hidden verbs of `/opt/osctl/bin/osctl`.
 //!
 //! Each verb prints one JSON document on stdout and exits with 0 if it has a result, whether good or bad. Any other
-//! exit is a failed gate, with stderr as its reason. The verbs call the companion over its private socket, so only a
+//! exit is a failed stage, with stderr as its reason. The verbs call the companion over its private socket, so only a
 //! caller who may exec in the container can use them.
 //!
 //! ```text
 //! osctl remember --json                           → RememberReply in the old container, before a trial
 //! osctl selftest --json [--snapshot DIR]          → SelfTestReply in the trial container
 //! osctl quiesce --json --grace S [--force]        → QuiesceReply  in the old container
-//! osctl resume --json                             → ResumeReply   in the old container
+//! osctl resume --json                             → ResumeReply   in the old container, or in the verified new one
 //! osctl verify --json --expected DOC              → VerifyReply   in the new container; DOC is ExpectedState
 //! ```
 
@@ -63,9 +63,9 @@ pub(crate) struct QuiesceReply {
     #[serde(default)]
     pub(crate) receipt: Vec<SessionReceipt>,
     /// The state that is not variables, and what happens to it.
-    #[serde(default)]
-    pub(crate) besides: Vec<NonVariableState>,
-    /// The state that the new container must have. The keeper passes it on unchanged and adds the name of the run.
+    #[serde(default, alias = "besides")]
+    pub(crate) other_state: Vec<NonVariableState>,
+    /// The state that the new container must have. The keeper sets `run` and passes all other fields on unchanged.
     #[serde(default)]
     pub(crate) expected: ExpectedState,
 }
@@ -82,11 +82,11 @@ pub(crate) struct ExpectedState {
     /// The run that creates the new container, which thereby knows its run.
     #[serde(default)]
     pub(crate) run: Option<String>,
-    /// The services that were healthy.
+    /// The services that were healthy. A container of another version reads these keys, so their names stay.
     pub(crate) healthy_before: Vec<String>,
     /// The sessions that existed.
     pub(crate) sessions: Vec<ExpectedSession>,
-    /// The MCP servers that answered.
+    /// The MCP servers whose process ran.
     #[serde(default)]
     pub(crate) servers: Vec<String>,
     /// The working directory of each session's shell.
@@ -97,18 +97,20 @@ pub(crate) struct ExpectedState {
     pub(crate) clients: u64,
 }
 
-/// A session that the new container must restore.
+/// A session that the new container must restore. A container of an earlier version, to which a run rolls back, reads
+/// the keys of the attributes `rename`; this version reads both.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ExpectedSession {
     pub(crate) session: String,
     /// The kernel's generation; the restored kernel has a later one.
-    pub(crate) kernel: u64,
+    #[serde(rename = "kernel", alias = "kernel_generation")]
+    pub(crate) kernel_generation: u64,
     /// The generation that was stored, if any.
-    #[serde(default)]
-    pub(crate) stored: Option<u64>,
+    #[serde(default, rename = "stored", alias = "stored_generation")]
+    pub(crate) stored_generation: Option<u64>,
     /// The number of variables that were stored.
-    #[serde(default)]
-    pub(crate) variables: u64,
+    #[serde(default, rename = "variables", alias = "stored_variable_count")]
+    pub(crate) stored_variable_count: u64,
     /// The checkpoint of the session's kernel, if it was checkpointed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) checkpoint: Option<String>,
@@ -125,16 +127,16 @@ pub(crate) struct VerifyReply {
     pub(crate) receipt: Vec<SessionReceipt>,
     /// The state that is not variables, as found now. For items that are missing here, the list of the old container
     /// applies.
-    #[serde(default)]
-    pub(crate) besides: Vec<NonVariableState>,
+    #[serde(default, alias = "besides")]
+    pub(crate) other_state: Vec<NonVariableState>,
 }
 
 /// The result for one session's variables.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct SessionReceipt {
     pub(crate) session: String,
-    /// `process` when the whole kernel was frozen and restored, `objects` when its variables were stored and reloaded,
-    /// `nothing` when both failed.
+    /// `process`: the whole kernel was checkpointed and restored. `objects`: its variables were stored and reloaded.
+    /// `nothing`: both failed.
     pub(crate) by: RestoreMethod,
     pub(crate) rows: Vec<ReceiptRow>,
     /// Why something is missing, in addition to the rows.
@@ -155,14 +157,35 @@ pub(crate) struct NonVariableState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RestoreMethod {
+    /// The whole process.
     Process,
+    /// The variables.
     Objects,
+    /// The session starts empty.
     Nothing,
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{ExpectedState, QuiesceReply, ResumeReply, SelfTestReply, VerifyReply};
+    use super::{
+        ExpectedSession, ExpectedState, QuiesceReply, ResumeReply, SelfTestReply, VerifyReply,
+    };
+
+    #[test]
+    fn an_expected_session_is_written_with_the_keys_of_earlier_versions() {
+        let former = r#"{"session":"default","kernel":2,"stored":3,"variables":4}"#;
+        let today = r#"{"session":"default","kernel_generation":2,"stored_generation":3,"stored_variable_count":4}"#;
+        let read: ExpectedSession = serde_json::from_str(former).unwrap();
+        assert_eq!(
+            (read.kernel_generation, read.stored_generation),
+            (2, Some(3))
+        );
+        assert_eq!(serde_json::to_string(&read).unwrap(), former);
+        assert_eq!(
+            serde_json::from_str::<ExpectedSession>(today).unwrap(),
+            read
+        );
+    }
 
     #[test]
     fn the_shortest_answers_can_be_read() {

@@ -7,7 +7,10 @@ use std::fmt;
 use std::path::PathBuf;
 
 /// The file of the deploy config, in a volume that only the keeper mounts.
-pub(crate) const DEPLOY_CONFIG_FILE: &str = "charge.json";
+pub(crate) const DEPLOY_CONFIG_FILE: &str = "deploy-config.json";
+
+/// The former name of [`DEPLOY_CONFIG_FILE`], which is read when today's file does not exist.
+pub(crate) const FORMER_DEPLOY_CONFIG_FILE: &str = "charge.json";
 
 /// The name under which the host stores the body of an image that it has built, beside the deploy config. Runs that
 /// replace the image are compared with this body.
@@ -37,16 +40,18 @@ pub(crate) struct DeployConfig {
     /// The container; between runs, only its image differs.
     pub(crate) spec: ContainerSpec,
     /// Variables that are ignored when specifications are compared.
-    pub(crate) passing: BTreeSet<String>,
+    #[serde(alias = "passing")]
+    pub(crate) ignored_variables: BTreeSet<String>,
     /// The name of the old container while the new one is verified.
-    pub(crate) aside: String,
+    #[serde(alias = "aside")]
+    pub(crate) replaced_name: String,
     /// The name of the images that the keeper builds.
     pub(crate) image: String,
     /// The path of the body beneath `/repo`; without it, the keeper's own body is used.
     pub(crate) body: PathBuf,
     /// The root of the project's git repository, if it is above the project.
-    #[serde(default)]
-    pub(crate) above: Option<PathBuf>,
+    #[serde(default, alias = "above")]
+    pub(crate) repository_root: Option<PathBuf>,
     /// The image that `FROM ${BASE}` denotes in this engine.
     pub(crate) base: String,
     /// Build arguments that affect the image.
@@ -55,8 +60,10 @@ pub(crate) struct DeployConfig {
     pub(crate) proxies: ProxyVariables,
     pub(crate) certificates: Vec<CertificateAuthority>,
     /// Whether to use the classic builder and not to try BuildKit.
-    pub(crate) classic: bool,
-    pub(crate) bounds: EvolveLimits,
+    #[serde(alias = "classic")]
+    pub(crate) classic_builder: bool,
+    #[serde(alias = "bounds")]
+    pub(crate) limits: EvolveLimits,
 }
 
 /// A certificate authority that the host trusts in addition to the usual ones.
@@ -93,7 +100,8 @@ pub(crate) struct EvolveLimits {
     pub(crate) grace: u64,
     pub(crate) verify: u64,
     /// Watch period after success: a new container that ends repeatedly in this time is rolled back.
-    pub(crate) probation: u64,
+    #[serde(alias = "probation")]
+    pub(crate) watch_period: u64,
     /// Maximum size of a body.
     pub(crate) context: u64,
     /// Maximum size of all retained bodies; the diffs of older runs are not available.
@@ -101,7 +109,8 @@ pub(crate) struct EvolveLimits {
     /// Maximum size of a run's log.
     pub(crate) log: u64,
     /// Maximum number of runs that the agent may start per hour.
-    pub(crate) hourly: usize,
+    #[serde(alias = "hourly")]
+    pub(crate) runs_per_hour: usize,
     /// Number of retained records, and of images for rollbacks.
     pub(crate) images: usize,
     pub(crate) runs: usize,
@@ -116,11 +125,11 @@ impl Default for EvolveLimits {
             test: 180,
             grace: 20,
             verify: 90,
-            probation: 60,
+            watch_period: 60,
             context: 64 << 20,
             bodies: 256 << 20,
             log: 4 << 20,
-            hourly: 30,
+            runs_per_hour: 30,
             images: 5,
             runs: 50,
         }
@@ -132,7 +141,7 @@ mod tests {
     use super::EvolveLimits;
 
     #[test]
-    fn what_an_older_host_does_not_know_is_as_usual() {
+    fn limits_that_an_older_host_leaves_out_have_defaults() {
         let read: EvolveLimits = serde_json::from_str(r#"{"grace":7}"#).unwrap();
         let expected = EvolveLimits {
             grace: 7,

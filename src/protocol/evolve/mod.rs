@@ -14,27 +14,33 @@ pub(crate) mod container_reports;
 mod deploy_config;
 mod record;
 pub(crate) mod repository;
+mod run_log_line;
 
 pub(crate) use api::{EvolveEvent, EvolveLog, EvolveRun, EvolveRuns, EvolveStarted};
 pub(crate) use deploy_config::{
-    CertificateAuthority, DEPLOY_CONFIG_FILE, DeployConfig, EvolveLimits, ProxyVariables,
-    built_body_name, is_built_body_name, portless_network,
+    CertificateAuthority, DEPLOY_CONFIG_FILE, DeployConfig, EvolveLimits,
+    FORMER_DEPLOY_CONFIG_FILE, ProxyVariables, built_body_name, is_built_body_name,
+    portless_network,
 };
 pub(crate) use record::{
     BodyChange, EvolveCaller, EvolveRecord, EvolveRunId, EvolveStage, EvolveStatus, FileEdit,
     RunTask, StageRecord,
 };
+pub(crate) use run_log_line::RunLogLine;
 
 use super::error::ApiError;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// The folder of the agent socket in `os-host`, which is `/door` in the keeper. It is mounted read-only: the socket can
-/// be connected to, and nothing in the folder can be changed.
+/// The folder of the agent socket in `os-host`, which is [`AGENT_SOCKET_FOLDER`] in the keeper. It is mounted read-only:
+/// the socket can be connected to, and nothing in the folder can be changed.
 pub(crate) const KEEPER_SOCKET_FOLDER: &str = "/run/os";
 
-/// The agent socket of the keeper, in [`KEEPER_SOCKET_FOLDER`]: the keeper creates it as `/door/keeper.sock`.
+/// The folder in which the keeper creates the agent socket.
+pub(crate) const AGENT_SOCKET_FOLDER: &str = "/agent-socket";
+
+/// The agent socket of the keeper, in [`KEEPER_SOCKET_FOLDER`].
 pub(crate) const KEEPER_SOCKET: &str = "/run/os/keeper.sock";
 
 /// The variable with the name of the keeper's own image.
@@ -43,6 +49,9 @@ pub(crate) const KEEPER_IMAGE_VARIABLE: &str = "OSCTL_KEEPER_IMAGE";
 /// The tag of the image to which a rollback has returned. The keeper sets it, and removes it when another image is
 /// evolved. While the tag is set, `up` builds no other image.
 pub(crate) const ROLLED_BACK_TAG: &str = "rolled-back";
+
+/// The reason in the record of an evolve that the user cancelled; the keeper may append other causes.
+pub(crate) const CANCELLED_BY_USER: &str = "the user cancelled the evolve";
 
 /// Maximum length of a request in bytes, including its line feed.
 pub(crate) const MAX_KEEPER_REQUEST_BYTES: usize = 64 << 10;
@@ -168,7 +177,9 @@ pub(crate) mod refusal {
     /// 404: the run does not exist, or can't be rolled back to.
     pub(crate) const KEEPER_NO_SUCH_RUN: &str = "no_such_run";
     /// 429: too many runs in the last hour.
-    pub(crate) const KEEPER_RATE_LIMITED: &str = "too_often";
+    pub(crate) const KEEPER_RATE_LIMITED: &str = "rate_limited";
+    /// The word of keepers before 0.1.0 for [`KEEPER_RATE_LIMITED`].
+    pub(crate) const FORMER_KEEPER_RATE_LIMITED: &str = "too_often";
     /// 503: the keeper is answering another request of the same kind.
     pub(crate) const KEEPER_BUSY: &str = "busy";
     /// 503: the keeper can't start a run; the message says what is missing.
@@ -187,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_has_no_place_for_an_image_a_mount_a_command_or_an_environment() {
+    fn a_keeper_request_accepts_no_image_mount_command_or_environment() {
         let parsed = ask(r#"{"ask":"evolve","reason":"more","force":true}"#).unwrap();
         let expected = EvolveRequest {
             reason: Some("more".into()),
@@ -240,7 +251,12 @@ mod tests {
         ] {
             assert!(bad.parse::<EvolveRunId>().is_err(), "{bad}");
             let text = serde_json::json!({"ask": "show", "run": bad}).to_string();
-            assert!(ask(&text).unwrap_err().contains("is not a run ID"), "{bad}");
+            assert!(
+                ask(&text)
+                    .unwrap_err()
+                    .contains("is not the ID of an evolve"),
+                "{bad}"
+            );
         }
     }
 
@@ -253,15 +269,24 @@ mod tests {
             panic!("no record");
         };
         let EvolveRecord {
-            run, status, gate, ..
+            run,
+            status,
+            failed_stage,
+            ..
         } = record.as_ref();
         assert_eq!(run.as_str(), "20261121-100000");
         assert_eq!(
-            (*status, *gate),
+            (*status, *failed_stage),
             (EvolveStage::RolledBack, Some(EvolveStage::Testing))
         );
         assert!(status.has_ended());
         let again = serde_json::to_string(&KeeperReply::Record(record)).unwrap();
-        assert_eq!(again, RECORD);
+        assert_eq!(again, RECORD.replace(r#""gate""#, r#""failed_stage""#));
+        let former = RECORD.replace("testing", "freezing");
+        let KeeperReply::Record(record) = serde_json::from_str(&former).unwrap() else {
+            panic!("no record");
+        };
+        assert_eq!(record.failed_stage, Some(EvolveStage::Quiescing));
+        assert_eq!(record.stages[1].stage, EvolveStage::Quiescing);
     }
 }

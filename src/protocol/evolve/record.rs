@@ -34,7 +34,7 @@ impl FromStr for EvolveRunId {
         match fits {
             true => Ok(Self(text.into())),
             false => Err(format!(
-                "`{}` is not a run ID (example: `20261120-193600`)",
+                "`{}` is not the ID of an evolve (example: `20261120-193600`)",
                 text.escape_debug()
             )),
         }
@@ -83,12 +83,13 @@ pub(crate) enum EvolveStage {
     /// The new image is tested in a trial container while the old container keeps running.
     Testing,
     /// The old container is quiesced, and its state is stored.
-    Freezing,
+    #[serde(alias = "freezing")]
+    Quiescing,
     /// The new container replaces the old one, which is set aside.
     Swapping,
     /// The new container is verified in place.
     Verifying,
-    /// The new container has answered. For a dry run: the new image has passed its tests.
+    /// The keeper has verified the new container. For a dry run: the new image has passed its tests.
     Succeeded,
     /// The old image runs again: the paused old container with its processes, or a new start with the stored state.
     RolledBack,
@@ -102,7 +103,7 @@ impl EvolveStage {
         match self {
             Self::Building => "building",
             Self::Testing => "testing",
-            Self::Freezing => "freezing",
+            Self::Quiescing => "quiescing",
             Self::Swapping => "swapping",
             Self::Verifying => "verifying",
             Self::Succeeded => "succeeded",
@@ -171,7 +172,8 @@ pub(crate) struct EvolveRecord {
     pub(crate) status: EvolveStage,
     pub(crate) stages: Vec<StageRecord>,
     /// The stage that failed.
-    pub(crate) gate: Option<EvolveStage>,
+    #[serde(alias = "gate")]
+    pub(crate) failed_stage: Option<EvolveStage>,
     /// Why the stage failed, in a sentence.
     pub(crate) why: Option<String>,
     /// The last log lines about the failure.
@@ -191,14 +193,14 @@ pub(crate) struct EvolveRecord {
     #[serde(default)]
     pub(crate) receipt: Vec<SessionReceipt>,
     /// The result for other state: shells, jobs, terminals, MCP sessions.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) besides: Vec<NonVariableState>,
+    #[serde(default, alias = "besides", skip_serializing_if = "Vec::is_empty")]
+    pub(crate) other_state: Vec<NonVariableState>,
     /// The path of the body beneath the project.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) folder: Option<String>,
     /// Why the run is not committed to the project's git repository, if there is a repository.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) untold: Option<String>,
+    #[serde(default, alias = "untold", skip_serializing_if = "Option::is_none")]
+    pub(crate) not_committed_because: Option<String>,
 }
 
 impl EvolveRecord {
@@ -213,20 +215,20 @@ impl EvolveRecord {
         Self {
             checks: Vec::new(),
             receipt: Vec::new(),
-            besides: Vec::new(),
+            other_state: Vec::new(),
             ..self
         }
     }
 }
 
-/// `GET /evolve/status`.
+/// The current or last evolve.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema, JsonSchema)]
 pub(crate) struct EvolveStatus {
     pub(crate) evolve_in_progress: bool,
-    /// Whether the container is about to be replaced: the new container has not answered yet.
+    /// Whether the run is in the stage `swapping` or `verifying`: the keeper has not verified the new container yet.
     pub(crate) restart_pending: bool,
     pub(crate) latest_run: Option<EvolveRunId>,
-    /// `succeeded` only after the new container has answered.
+    /// `succeeded` only after the keeper has verified the new container.
     pub(crate) latest_status: Option<EvolveStage>,
     /// The stage of the active run.
     pub(crate) stage: Option<EvolveStage>,

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn terminals_are_known_by_their_variables() {
+    fn terminals_are_recognized_by_their_variables() {
         let xterm = ("TERM", "xterm-256color");
         let iterm = ("TERM_PROGRAM", "iTerm.app");
         assert_eq!(

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_seen_has_no_colour() {
+    fn scaling_ignores_the_colour_of_transparent_pixels() {
         let pixels = PixelBuffer {
             width: 2,
             height: 1,

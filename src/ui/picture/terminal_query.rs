@@ -123,7 +123,7 @@ mod tests {
     use super::{TerminalAnswers, is_complete_answer, parse_answers};
 
     #[test]
-    fn the_attributes_tell_of_sixels_and_the_size_of_pixels() {
+    fn the_answers_report_sixel_support_and_the_width() {
         let both = parse_answers("\x1b[4;600;800t\x1b[?62;4;22c");
         let sixel = true;
         let width = Some(800);

@@ -14,13 +14,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from client import Kernel, Template
 
 
-@pytest.fixture(scope="session")
-def fork_pool() -> Iterator[Template]:
-    made = Template()
-    yield made
-    made.close()
-
-
 @pytest.fixture
 def fork(fork_pool: Template) -> Iterator[Callable[..., Kernel]]:
     """Makes kernels and runs code in each."""

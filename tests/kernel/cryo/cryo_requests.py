@@ -18,7 +18,7 @@ def request(kernel: Kernel, kind: str, **fields: Any) -> Frame:
 
 def store_reply(kernel: Kernel, folder: Path, **fields: Any) -> Frame:
     words = {"name": folder.parent.name, "generation": int(folder.name)}
-    words |= {"reason": "asked", "session": "default"} | fields
+    words |= {"reason": "requested", "session": "default"} | fields
     return request(kernel, "cryo_store", folder=str(folder), **words)
 
 

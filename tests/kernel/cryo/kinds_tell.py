@@ -7,7 +7,7 @@ import copyreg as _copyreg, ctypes as _ctypes, functools as _functools, io as _i
 import logging as _logging, queue as _queue, random as _random, re as _re, sys as _sys, types as _types, weakref as _weakref
 
 _UNSAID = r"0x[0-9a-fA-F]+|at [0-9A-F]{9,}|id='\d+'| of \w+ \d+>"
-_CACHES = {"_cache", "_cached", "_mgr", "_grouper"}  # filled when somebody looks
+_CACHES = {"_cache", "_cached", "_mgr", "_grouper"}  # filled by a read
 _MANY = 30
 
 def _raises(call, *args):
@@ -45,6 +45,8 @@ def _each(items, depth):
 
 def _contents(x, kind, depth):
     if issubclass(kind, (_logging.Logger, type, _types.ModuleType)):
+        return []
+    if kind.__name__ == "ufunc":  # found by its name; numpy keeps requested signatures
         return []
     if isinstance(x, (dict, _types.MappingProxyType)):
         return [_each(x, depth), _each(x.values(), depth)]

@@ -100,7 +100,7 @@ def test_all_is_synced_before_it_gets_its_name(fork_pool: Template, place: Path)
     assert calls[renamed:].count("fsync") == 3  # the folder of the name, and its parents
 
 
-def test_killed_at_any_call_the_one_before_reloads(fork_pool: Template, place: Path) -> None:
+def test_a_killed_store_leaves_the_previous_one_intact(fork_pool: Template, place: Path) -> None:
     calls = count_calls(fork_pool, place)
     assert len(calls) >= POINTS
     renamed = calls.index("rename") + 1

@@ -11,7 +11,7 @@ from cryo_requests import ask, reload, store
 NEVER = "class Bad:\n    def __init__(self): self.v = 1\n    def __setstate__(self, s): raise RuntimeError('never')\n"
 
 
-def test_cutting_out_copies_no_large_memo(fork, tmp_path: Path) -> None:
+def test_removing_an_object_copies_no_large_memo(fork, tmp_path: Path) -> None:
     kernel = fork(
         "import osctl_kernel.cryo.stream as stream\nclass Many: pass\nmany = Many(); many.all = [{'i': i} for i in range(100_000)]\n"
         "cuts = []; real = stream.Stream._cut_back\n"

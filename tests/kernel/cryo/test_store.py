@@ -18,7 +18,7 @@ def names(rows: list[dict], verdict: str) -> set[str]:
     return {row["name"] for row in rows if row["verdict"] == verdict}
 
 
-def test_ten_times_over_all_is_the_same(fork, tmp_path: Path) -> None:
+def test_ten_stores_and_reloads_keep_values_and_identities(fork, tmp_path: Path) -> None:
     code = (
         "class A:\n    def get(self): return n, self.v\na = A(); a.v = [0]; alias = a.v; n = 0\n"
         "def counter():\n    c = 0\n    def up():\n        nonlocal c\n        c += 1\n        return c\n    return up, lambda: c\n"
@@ -34,6 +34,16 @@ def test_ten_times_over_all_is_the_same(fork, tmp_path: Path) -> None:
         values = list(range(number + 1))
         expected = f"('({number}, {values})', ({number}, {number}, True, {number}, True))"
         assert ask(kernel, probe) == expected
+
+
+def test_a_store_loads_all_code_that_a_reload_needs(fork, tmp_path: Path) -> None:
+    kernel = fork("import pkgutil, sys, osctl_kernel.cryo as cryo; x = 1")
+    store(kernel, tmp_path / "s" / "1")
+    names = "{each.name for each in pkgutil.iter_modules(cryo.__path__)}"
+    missing = f"{{name for name in {names} if 'osctl_kernel.cryo.' + name not in sys.modules}}"
+    before = ask(kernel, f"known = {missing}; known")
+    assert reload_reply(kernel, tmp_path / "s" / "1")["error"] is None
+    assert ask(kernel, missing) == before
 
 
 def test_the_namespace_is_not_touched(fork, tmp_path: Path) -> None:
@@ -162,7 +172,7 @@ def test_code_changed_after_the_store_is_reported(fork, tmp_path: Path) -> None:
     assert ask(kernel, "k.get(), f(), ks[0] is k, n") == "('new, and longer', 'new', True, 1)"
 
 
-def test_one_that_fails_to_come_back_takes_only_its_own_along(fork, tmp_path: Path) -> None:
+def test_a_lost_variable_affects_only_its_dependents(fork, tmp_path: Path) -> None:
     code = (
         "import numpy as np\nshared = ['s']\n"
         "class Bad:\n    def __init__(self, *a): self.a = a\n    def __setstate__(self, s):\n        if fail: raise RuntimeError('never')\n        self.__dict__.update(s)\n"

@@ -38,6 +38,11 @@ GUILTY = {
         "p = P([1])\n@attr.define\nclass A:\n    v: int\na = A(3)",
         "",
     ),
+    "a state without a field": (
+        "import attr, dataclasses\n@attr.s(slots=True)\nclass S:\n    x = attr.ib()\n@attr.s\nclass A(S):\n    y = attr.ib()\ns, a = S(1), A(1, 2)\n"
+        "@dataclasses.dataclass\nclass D:\n    v: int\n    w: int\n    def __getstate__(self): return {'v': self.v}\nd = D(1, 2)",
+        "a d",
+    ),
     "classes that answer for all": (
         "class Opt:\n    def __init__(self): self.v = 1\n    def __getattr__(self, n): return None\n"
         "class Cfg:\n    def __init__(self): self.d = {'k': 1}\n    def __getattr__(self, n): return self.d[n]\no, c = Opt(), Cfg()",
@@ -193,7 +198,7 @@ def test_an_interrupt_ends_the_copy_too(fork, tmp_path: Path) -> None:
         SLOW + "\nimport os; os.register_at_fork(before=lambda: print('forks', flush=True))"
     )
     folder = str(tmp_path / "s" / "1")
-    words = {"name": "s", "generation": 1, "reason": "asked", "session": "default"}
+    words = {"name": "s", "generation": 1, "reason": "requested", "session": "default"}
     kernel.send({"type": "cryo_store", "id": "s", "folder": folder, **words})
     kernel.wait_for("forks")
     (reply,) = kernel.interrupted(Run()).of("reply")
@@ -215,7 +220,7 @@ def test_the_copy_leaves_no_trace(fork, tmp_path: Path) -> None:
     kernel.run("Loud.__del__ = lambda self: None")
 
 
-def test_arrays_are_looked_at_where_they_are_on_the_disk(fork, tmp_path: Path) -> None:
+def test_arrays_are_compared_without_a_further_copy(fork, tmp_path: Path) -> None:
     kernel = fork(
         "import numpy as np, os\na = np.ones(25_000_000); m = np.ones((5_000_000, 5))[:, 0]"
     )

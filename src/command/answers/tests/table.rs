@@ -2,7 +2,6 @@
 
 use crate::command::answers::*;
 use crate::protocol::display::ScreenSize;
-use crate::protocol::evolve::EvolveStatus;
 use crate::ui::FailureAnswer;
 use schemars::{JsonSchema, SchemaGenerator};
 
@@ -48,7 +47,7 @@ pub(super) fn answers() -> Vec<DocumentedAnswer> {
         DownAnswer: "osctl down";
         BuildAnswer: "osctl build";
         DoctorAnswer: "osctl doctor";
-        LogLine: "osctl logs";
+        LogLine: "osctl logs", "osctl evolve logs ID";
         ExecAnswer: "osctl exec CODE", "osctl attach ID";
         ShellAnswer: "osctl shell COMMAND", "osctl attach ID";
         StartedAnswer: "osctl exec --detach CODE", "osctl shell --detach COMMAND";
@@ -56,6 +55,7 @@ pub(super) fn answers() -> Vec<DocumentedAnswer> {
         InterruptAnswer: "osctl interrupt";
         ResetAnswer: "osctl reset";
         TerminalsAnswer: "osctl shell --list";
+        TerminalEndedAnswer: "osctl shell --end ID";
         SessionsAnswer: "osctl sessions ls";
         SessionEntry: "osctl sessions create";
         SessionRemovedAnswer: "osctl sessions rm NAME";
@@ -70,12 +70,11 @@ pub(super) fn answers() -> Vec<DocumentedAnswer> {
         CriuStatusAnswer: "osctl criu status";
         CheckpointsAnswer: "osctl criu ls";
         CheckpointRemovedAnswer: "osctl criu rm NAME";
-        EvolveRunAnswer: "osctl evolve", "osctl evolve rollback", "osctl evolve stop", "osctl evolve show RUN";
+        EvolveRunAnswer: "osctl evolve", "osctl evolve rollback", "osctl evolve stop", "osctl evolve show ID";
         EvolveStartedAnswer: "osctl evolve --detach", "osctl evolve rollback --detach", "osctl evolve stop --detach";
-        EvolveStatus: "osctl evolve status";
+        EvolveStatusAnswer: "osctl evolve status";
         EvolveHistoryAnswer: "osctl evolve history";
-        EvolveLogAnswer: "osctl evolve logs RUN";
-        EvolveDiffAnswer: "osctl evolve diff RUN";
+        EvolveDiffAnswer: "osctl evolve diff ID";
         ServersAnswer: "osctl mcp ls";
         ToolsAnswer: "osctl mcp tools";
         ToolResultAnswer: "osctl mcp call SERVER TOOL";

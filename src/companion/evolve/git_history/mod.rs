@@ -266,8 +266,12 @@ fn build_commit_message(run: &EvolveRecord) -> String {
         "\n{GIT_RUN_TRAILER}: {}\nOsctl-Outcome: {}\n",
         run.run, run.status
     );
-    let gate = run.gate.map(|gate| gate.as_str().to_owned());
-    for (name, value) in [("Gate", &gate), ("Image", &run.image), ("Body", &run.body)] {
+    let failed_stage = run.failed_stage.map(|stage| stage.as_str().to_owned());
+    for (name, value) in [
+        ("Failed-Stage", &failed_stage),
+        ("Image", &run.image),
+        ("Body", &run.body),
+    ] {
         let line = value.as_ref();
         text.extend(line.map(|value| format!("Osctl-{name}: {value}\n")));
     }

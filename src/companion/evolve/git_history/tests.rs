@@ -23,7 +23,7 @@ fn build_record(run: &str, status: EvolveStage) -> EvolveRecord {
         began: 0.0,
         status,
         stages: Vec::new(),
-        gate: None,
+        failed_stage: None,
         why: None,
         log_tail: Vec::new(),
         checks: Vec::new(),
@@ -32,9 +32,9 @@ fn build_record(run: &str, status: EvolveStage) -> EvolveRecord {
         body: Some("sha256:b".into()),
         refused_ms: None,
         receipt: Vec::new(),
-        besides: Vec::new(),
+        other_state: Vec::new(),
         folder: None,
-        untold: None,
+        not_committed_because: None,
     }
 }
 
@@ -158,7 +158,7 @@ async fn runs_become_commits_of_the_owner_and_nothing_else_is_touched() {
     (back.task, back.body) = (RunTask::Rollback, None);
     // A run whose body could not be read gets the body of the previous commit.
     let mut unread = build_record("20261120-123000", EvolveStage::Failed);
-    (unread.body, unread.image, unread.gate) = (None, None, Some(EvolveStage::Building));
+    (unread.body, unread.image, unread.failed_stage) = (None, None, Some(EvolveStage::Building));
     let all = [on, unread, back, second, first, earlier];
     assert_eq!(commit_uncommitted_runs(folder.path(), &all).await, 3);
     let subjects = git(&["log", "--format=%s|%an", GIT_HISTORY_BRANCH]);
@@ -168,7 +168,7 @@ async fn runs_become_commits_of_the_owner_and_nothing_else_is_touched() {
     );
     let verdict = git(&["log", "-1", "--format=%B", GIT_HISTORY_BRANCH]);
     assert!(
-        verdict.contains("Osctl-Outcome: failed\nOsctl-Gate: building\n"),
+        verdict.contains("Osctl-Outcome: failed\nOsctl-Failed-Stage: building\n"),
         "{verdict}"
     );
     let files = git(&["ls-tree", "-r", "--name-only", GIT_HISTORY_BRANCH]);

@@ -1,6 +1,6 @@
 use super::{
-    KERNEL_HELLO_TIMEOUT, KERNEL_INTERRUPT_TIMEOUT, KERNEL_PROBE_TIMEOUT, KernelPolicyAction,
-    KernelPolicyEvent, KernelPolicyState, MAX_KERNEL_RESTART_DELAY,
+    KERNEL_HELLO_TIMEOUT, KERNEL_INTERRUPT_TIMEOUT, KERNEL_PROBE_TIMEOUT, KERNEL_RESTART_BACKOFF,
+    KernelPolicyAction, KernelPolicyEvent, KernelPolicyState,
 };
 
 fn apply_events(events: &[KernelPolicyEvent]) -> (KernelPolicyState, Vec<KernelPolicyAction>) {
@@ -212,7 +212,7 @@ fn a_second_stop_does_not_restart_the_grace() {
 }
 
 #[test]
-fn a_kernel_that_never_starts_is_tried_ever_more_rarely() {
+fn a_kernel_that_never_starts_is_retried_with_growing_delays() {
     let mut state = KernelPolicyState::INITIAL_STATE;
     let mut delays = Vec::new();
     for _ in 0..12 {
@@ -224,7 +224,7 @@ fn a_kernel_that_never_starts_is_tried_ever_more_rarely() {
         }
     }
     assert!(delays.is_sorted() && delays.len() == 10);
-    assert_eq!(delays.last(), Some(&MAX_KERNEL_RESTART_DELAY));
+    assert_eq!(delays.last(), Some(&KERNEL_RESTART_BACKOFF.max));
 }
 
 #[test]
@@ -264,9 +264,9 @@ fn every_exit_leads_to_start_or_delay() {
             for third in all {
                 let (state, _) = apply_events(&[first, second, third]);
                 let (after, actions) = state.next_state(KernelPolicyEvent::Exited);
-                let resting = matches!(state, KernelPolicyState::WaitingToRestart { .. });
+                let is_waiting = matches!(state, KernelPolicyState::WaitingToRestart { .. });
                 assert!(
-                    resting
+                    is_waiting
                         || actions.iter().any(|a| matches!(
                             a,
                             KernelPolicyAction::Spawn | KernelPolicyAction::StartTimer(_)

@@ -46,7 +46,7 @@ async fn a_session_with_a_new_request_is_not_released() {
 }
 
 #[tokio::test]
-async fn a_session_that_ends_is_gone_and_the_companion_is_not_stopping() {
+async fn a_deleted_session_is_missing_and_not_shutting_down() {
     let folder = tempfile::tempdir().unwrap();
     let (sessions, _owner) = KernelSessions::start(without_python(folder.path()), BTreeMap::new());
     let (_, kernel) = sessions.create_session(Some("a".into())).await.unwrap();

@@ -212,7 +212,7 @@ impl KernelOwner {
         (self.job_outcome, self.interrupted_error) = (None, None);
         self.answer_interrupts(&KernelReport::lost(self.generation_store.generation()));
         let stop = self.stop_reason.take();
-        // Without a reason in `broken`, the policy kills only kernels that do not stop.
+        // Without an `end_reason`, the policy kills only kernels that do not stop.
         let did_not_stop =
             matches!(self.state, KernelPolicyState::Killed { .. }) && self.end_reason.is_none();
         let how = match std::mem::take(&mut self.end_reason) {
@@ -232,9 +232,7 @@ impl KernelOwner {
                         (RunStatus::Interrupted, stop.kernel_lost_error(how))
                     }
                     None => {
-                        let message = format!(
-                            "the kernel ended while this code ran: {how}; all variables are lost"
-                        );
+                        let message = format!("{how} while this code ran; variables are lost");
                         (RunStatus::Failed, new_run_error("KernelDied", message))
                     }
                 };

@@ -269,7 +269,7 @@ impl KernelOwner {
             KernelJob::Query { .. } | KernelJob::Detach { .. } => {
                 let query = match &job {
                     KernelJob::Query { query, .. } => query,
-                    _ => &KernelQuery::LetGo,
+                    _ => &KernelQuery::Release,
                 };
                 // A query may run code, too: finalizers and properties, which may not return.
                 let time_limit = match query.is_long() {

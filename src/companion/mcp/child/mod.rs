@@ -31,9 +31,10 @@ use super::resource_index::ResourceIndex;
 use super::server_cache::ServerCache;
 use super::server_log::McpServerLog;
 use bytes::Bytes;
+use parking_lot::Mutex;
 use server_task::ServerTask;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{mpsc, oneshot};
 
 /// The state shared by all children of one configured server.
@@ -170,11 +171,7 @@ impl ServerHandle {
     }
 
     pub(super) fn phase(&self) -> (ServerPhase, Option<i32>) {
-        *self
-            .state
-            .phase
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        *self.state.phase.lock()
     }
 
     pub(super) fn pending_count(&self) -> usize {

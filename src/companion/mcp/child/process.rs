@@ -41,7 +41,7 @@ pub(super) struct ServerProcess {
     stdin: Option<Sender>,
     stdout: Option<Receiver>,
     read_buffer: BytesMut,
-    /// The bytes at the start of `read` that were searched and contain no line break.
+    /// The number of bytes at the start of `read_buffer` that contain no line break.
     scanned_bytes: usize,
     write_queue: VecDeque<Bytes>,
     /// How the process ended; reported after the messages that came before.

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn an_envelope_is_put_around_and_nothing_else_changes() {
+    fn an_envelope_is_added_and_nothing_else_changes() {
         for (text, expected) in [
             (
                 r#"{"id":1.0,"method":"m"}"#,
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_discovered_becomes_a_handshakes_result() {
+    fn a_discovery_becomes_the_result_of_a_handshake() {
         let found = r#"{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{"n":1.0}},"instructions":"\u0041","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s","version":"1"}}}"#;
         let expected = r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{"n":1.0}},"serverInfo":{"name":"s","version":"1"},"instructions":"\u0041"}"#;
         assert_eq!(initialize_result_from_discovery(found).unwrap(), expected);

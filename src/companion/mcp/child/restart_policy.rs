@@ -13,11 +13,14 @@
 //!
 //! The first end in a row has no delay: the server is `Down`, and the next call starts it again.
 
+use crate::backoff::Backoff;
 use std::time::Duration;
 
-/// The delay after the second end in a row; each following end doubles it.
-const MCP_FIRST_RESTART_DELAY: Duration = Duration::from_millis(500);
-const MAX_MCP_RESTART_DELAY: Duration = Duration::from_secs(30);
+/// The delays from the second end in a row.
+const MCP_RESTART_BACKOFF: Backoff = Backoff {
+    first: Duration::from_millis(500),
+    max: Duration::from_secs(30),
+};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::companion::mcp) enum ServerPhase {
@@ -70,7 +73,7 @@ impl ServerLifecycle {
             (ServerPhase::Up, ServerEvent::Idle) => to(ServerPhase::Down),
             (ServerPhase::Starting | ServerPhase::Up, ServerEvent::Ended) => {
                 let failures = self.failures.saturating_add(1);
-                let phase = match restart_delay(failures) {
+                let phase = match MCP_RESTART_BACKOFF.delay_after(self.failures) {
                     Duration::ZERO => ServerPhase::Down,
                     delay => ServerPhase::Backoff { until: now + delay },
                 };
@@ -86,15 +89,6 @@ impl ServerLifecycle {
                 to(phase)
             }
             _ => self,
-        }
-    }
-}
-
-fn restart_delay(failures: u32) -> Duration {
-    match failures {
-        0 | 1 => Duration::ZERO,
-        n => {
-            MAX_MCP_RESTART_DELAY.min(MCP_FIRST_RESTART_DELAY.saturating_mul(1 << (n - 2).min(16)))
         }
     }
 }

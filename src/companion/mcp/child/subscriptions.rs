@@ -101,20 +101,20 @@ mod tests {
 
     #[test]
     fn the_server_receives_the_first_and_the_last_subscription() {
-        let mut standing = ServerSubscriptions::default();
-        assert!(standing.subscribe("a", 1));
-        assert!(!standing.subscribe("a", 2));
-        assert!(!standing.unsubscribe("a", 1));
-        assert_eq!(standing.subscribers("a").collect::<Vec<_>>(), [2]);
-        standing.set_level(r#"{"level":"info"}"#, 2);
-        assert_eq!(standing.log_level(2), Some("\"info\""));
-        assert_eq!(standing.log_level(1), None);
-        assert!(standing.subscribe("refused", 1));
-        standing.remove_resource("refused");
-        let again = standing.replay_requests();
+        let mut subscriptions = ServerSubscriptions::default();
+        assert!(subscriptions.subscribe("a", 1));
+        assert!(!subscriptions.subscribe("a", 2));
+        assert!(!subscriptions.unsubscribe("a", 1));
+        assert_eq!(subscriptions.subscribers("a").collect::<Vec<_>>(), [2]);
+        subscriptions.set_level(r#"{"level":"info"}"#, 2);
+        assert_eq!(subscriptions.log_level(2), Some("\"info\""));
+        assert_eq!(subscriptions.log_level(1), None);
+        assert!(subscriptions.subscribe("refused", 1));
+        subscriptions.remove_resource("refused");
+        let again = subscriptions.replay_requests();
         assert_eq!(again[0].1, r#"{"uri":"a"}"#);
         assert_eq!(again[1].0, "logging/setLevel");
-        assert_eq!(standing.retain_clients(|_| false), ["a"]);
-        assert!(standing.is_empty() && standing.unsubscribe("a", 2));
+        assert_eq!(subscriptions.retain_clients(|_| false), ["a"]);
+        assert!(subscriptions.is_empty() && subscriptions.unsubscribe("a", 2));
     }
 }

@@ -25,7 +25,7 @@ impl OsServer {
             .0
             .handles
             .cryo
-            .store(request, StoreReason::Asked)
+            .store(request, StoreReason::Requested)
             .await?;
         let mut text = format!("`{}`: {}", stored.name, stored.message);
         if let Some(generation) = stored.generation {

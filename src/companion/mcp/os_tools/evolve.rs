@@ -31,7 +31,7 @@ impl OsServer {
             (KeeperReply::Started { run }, _) => {
                 keeper.record_runs();
                 let text = format!(
-                    "run `{}` has started; `evolve_status` reports its progress",
+                    "evolve {} has started; `evolve_status` reports its progress",
                     run.as_str()
                 );
                 let status = "started".into();
@@ -71,7 +71,7 @@ impl OsServer {
 
 fn status_text(status: &EvolveStatus) -> String {
     let Some(run) = &status.latest_run else {
-        return "no evolve has run".into();
+        return "no evolve yet".into();
     };
     let progress = match (status.stage, status.latest_status) {
         (Some(stage), _) => format!("is in progress: {}", stage.as_str()),
@@ -80,5 +80,5 @@ fn status_text(status: &EvolveStatus) -> String {
     };
     let why = status.why.as_deref();
     let why = why.map_or_else(String::new, |why| format!("; {why}"));
-    format!("run `{}` {progress}{why}", run.as_str())
+    format!("evolve {} {progress}{why}", run.as_str())
 }

@@ -199,6 +199,10 @@ impl ToolRunReport {
             add(&format!("(exit code {code})"));
         }
         match self.status {
+            status if status.is_queued(self.timing_ms) => add(&format!(
+                "(queued behind other work: call `wait_for_run` with the id `{}`)",
+                self.id
+            )),
             RunStatus::Running => add(&format!(
                 "(not finished: call `wait_for_run` with the id `{}`)",
                 self.id
@@ -295,7 +299,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn a_long_text_keeps_head_and_tail_and_says_so() {
+    fn a_long_text_keeps_head_and_tail_and_is_marked() {
         assert_eq!(shorten_text("abc", 3, 3), "abc");
         let text = "é".repeat(100);
         let short = shorten_text(&text, 20, 200);

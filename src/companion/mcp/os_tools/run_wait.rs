@@ -193,7 +193,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_time_limit_is_seconds_and_no_mistake_of_units() {
+    fn a_time_limit_outside_its_range_is_refused() {
         assert_eq!(parse_seconds("wait", None), Ok(None));
         let half = Some(Duration::from_millis(500));
         assert_eq!(parse_seconds("wait", Some(0.5)), Ok(half));

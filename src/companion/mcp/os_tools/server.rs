@@ -27,7 +27,8 @@ a shell that keeps its working directory and environment, files, and a desktop w
 With `wait`, a call returns after at most that many seconds; the run continues, and `wait_for_run` returns its result. \
 All clients share the session `default`; pass another `session` for separate variables and a separate folder. \
 `cryo_store` saves variables on disk across replacements of the computer; `cryo_reload` restores them. \
-`evolve` rebuilds the computer from the project's `body/` and carries over everything in memory.";
+`evolve` rebuilds the computer from the project's `body/`; stored variables, sessions and shell contexts continue, \
+background jobs and terminals end.";
 
 /// One client's server.
 #[derive(Debug, Clone)]

@@ -101,7 +101,7 @@ impl From<evolve::EvolveRefusal> for ToolError {
             R::NoKeeper(why) => format!("no keeper is available: {why}"),
             R::NoReply(why) => format!("the keeper does not answer: {why}"),
             R::Busy(run) => format!(
-                "evolve run `{}` is in progress; `evolve_status` reports its progress",
+                "evolve {} is in progress; `evolve_status` reports its progress",
                 run.as_str()
             ),
             R::Invalid(why) => why,

@@ -124,7 +124,7 @@ impl HubRefusal {
                 "unknown_server",
                 (id, REFUSAL_INVALID_PARAMS_CODE),
                 &why,
-                Some("`osctl mcp ls` shows the servers (`GET /status`)"),
+                Some("`osctl mcp ls` shows the servers"),
             ),
             Self::NoSession => {
                 let why = "the session does not exist; send `initialize` again";

@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_must_say_what_the_body_says() {
+    fn headers_must_match_the_body() {
         let version = ("mcp-protocol-version", "2026-07-28");
         let method = ("mcp-method", "tools/call");
         let name = ("mcp-name", "=?base64?w6k=?=");

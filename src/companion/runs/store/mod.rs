@@ -26,12 +26,13 @@ pub(super) use record::{StoredRunBegin, StoredRunEnd, StoredRunRecord};
 pub(super) use writer::create_private_folder;
 
 use super::retained_runs::RetainedRuns;
+use parking_lot::Mutex;
 use queue::RunStoreShared;
 use recovery::RecoverableRun;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use writer::RunStoreWriter;
 
@@ -107,7 +108,7 @@ impl RunStore {
             }
             // Keep the number of queued records below its limit.
             inner.shared.wait_queue_space();
-            inner.lock_recovered().push(RecoveredRun { run, recorder });
+            inner.recovered.lock().push(RecoveredRun { run, recorder });
         }
     }
 
@@ -116,10 +117,10 @@ impl RunStore {
         let Some(inner) = &self.0 else {
             return Vec::new();
         };
-        let mut recovered = inner.lock_recovered();
+        let mut recovered = inner.recovered.lock();
         let (own, others) = std::mem::take(&mut *recovered)
             .into_iter()
-            .partition(|one| one.run.begin.place == path);
+            .partition(|one| one.run.begin.api_path == path);
         *recovered = others;
         own
     }
@@ -168,22 +169,10 @@ impl RunStore {
     pub(crate) fn close(&self) {
         let Some(inner) = &self.0 else { return };
         inner.shared.close_queue();
-        let writer = inner
-            .writer
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let writer = inner.writer.lock().take();
         if writer.is_some_and(|writer| writer.join().is_err()) {
             tracing::error!("the last records of the run journal were not written");
         }
-    }
-}
-
-impl RunStoreInner {
-    fn lock_recovered(&self) -> MutexGuard<'_, Vec<RecoveredRun>> {
-        self.recovered
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -195,7 +184,7 @@ fn link_run_files(found: &mut RecoverableRun, own: &Path) {
             return true;
         };
         let from = folder.join(&*name);
-        let kind = begin.place.trim_start_matches('/');
+        let kind = begin.api_path.trim_start_matches('/');
         let to = format!("{kind}.{}.{stream:?}.{}", begin.id, begin.created).to_lowercase();
         let brought = create_private_folder(own).and_then(|()| link_or_copy(&from, &own.join(&to)));
         if let Err(error) = &brought {

@@ -3,9 +3,10 @@
 use super::record::{RECORD_KIND_FORGET, RECORD_KIND_TEXT, StoredRunRecord};
 use crate::companion::runs::run::RunSignal;
 use crate::protocol::kernel::RunStatus;
+use parking_lot::{Condvar, Mutex};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
@@ -125,7 +126,7 @@ impl RunStoreShared {
         first: &StoredRunRecord,
         is_private: bool,
     ) -> Arc<RunRecorder> {
-        let mut queue = self.lock_queue();
+        let mut queue = self.queue.lock();
         queue.run_count += 1;
         let recorder = Arc::new(RunRecorder {
             shared: Arc::clone(self),
@@ -143,14 +144,14 @@ impl RunStoreShared {
 
     /// Waits, blocking, while too many records are queued.
     pub(super) fn wait_queue_space(&self) {
-        let mut queue = self.lock_queue();
+        let mut queue = self.queue.lock();
         if queue.bytes <= MAX_COPIED_RECORD_BYTES {
             return;
         }
         let position = queue.position;
         self.request_sync(&mut queue);
         let is_unsettled = |_: &mut RecordQueue| *self.settled_position.borrow() < position;
-        drop(self.batch_completed.wait_while(queue, is_unsettled));
+        self.batch_completed.wait_while(&mut queue, is_unsettled);
     }
 
     /// Whether a record could not be written since the journal was opened.
@@ -161,7 +162,7 @@ impl RunStoreShared {
     /// Waits until all records up to now are on the disk, or can't be.
     pub(super) async fn wait_synced(&self) {
         let position = {
-            let mut queue = self.lock_queue();
+            let mut queue = self.queue.lock();
             self.request_sync(&mut queue);
             queue.position
         };
@@ -181,13 +182,13 @@ impl RunStoreShared {
 
     /// Tells the writer to end after the last record.
     pub(super) fn close_queue(&self) {
-        self.lock_queue().is_closed = true;
+        self.queue.lock().is_closed = true;
         self.record_queued.notify_one();
     }
 
     /// Waits for records; earlier records are synced at `due`.
     pub(super) fn next_batch(&self, due: Option<Instant>) -> RecordBatch {
-        let mut queue = self.lock_queue();
+        let mut queue = self.queue.lock();
         loop {
             let now = Instant::now();
             let ripe = queue.text_queued_at.map(|since| since + TEXT_RECORD_DELAY);
@@ -205,16 +206,10 @@ impl RunStoreShared {
                 };
             }
             let until = [ripe, due].into_iter().flatten().min();
-            queue = match until {
-                Some(until) => {
-                    let waited = self.record_queued.wait_timeout(queue, until - now);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
-                }
-                None => {
-                    let waited = self.record_queued.wait(queue);
-                    waited.unwrap_or_else(PoisonError::into_inner)
-                }
-            };
+            match until {
+                Some(until) => _ = self.record_queued.wait_for(&mut queue, until - now),
+                None => self.record_queued.wait(&mut queue),
+            }
         }
     }
 
@@ -231,19 +226,16 @@ impl RunStoreShared {
                 .iter()
                 .for_each(|one| one.recorder.mark_incomplete());
         }
+        // A task that waits for the disk then finds the ends of the runs.
+        for one in batch.pending_ends {
+            one.signal.send_modify(|signal| signal.status = one.status);
+        }
         if batch.is_synced {
             self.settled_position.send_replace(batch.position);
             // A waiting thread reads the progress under the lock.
-            drop(self.lock_queue());
+            drop(self.queue.lock());
             self.batch_completed.notify_all();
         }
-        for one in batch.pending_ends {
-            one.signal.send_modify(|pulse| pulse.status = one.status);
-        }
-    }
-
-    fn lock_queue(&self) -> MutexGuard<'_, RecordQueue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -254,7 +246,7 @@ impl RunRecorder {
         urgency: RecordUrgency,
     ) {
         let (kind, content) = record.encode();
-        let mut queue = self.shared.lock_queue();
+        let mut queue = self.shared.queue.lock();
         self.enqueue_record(&mut queue, kind, content);
         if urgency == RecordUrgency::Soon {
             queue.text_queued_at.get_or_insert_with(Instant::now);
@@ -271,18 +263,18 @@ impl RunRecorder {
     pub(in crate::companion::runs) fn push_end(
         self: &Arc<Self>,
         record: &StoredRunRecord,
-        pulse: watch::Sender<RunSignal>,
+        signal: watch::Sender<RunSignal>,
         status: RunStatus,
     ) {
         let (kind, content) = record.encode();
-        let mut queue = self.shared.lock_queue();
+        let mut queue = self.shared.queue.lock();
         self.enqueue_record(&mut queue, kind, content);
         let is_closed = queue.is_closed;
         if !is_closed {
             let recorder = Arc::clone(self);
             queue.pending_ends.push(PendingRunEnd {
                 recorder,
-                signal: pulse.clone(),
+                signal: signal.clone(),
                 status,
             });
             self.shared.request_sync(&mut queue);
@@ -290,7 +282,7 @@ impl RunRecorder {
         drop(queue);
         if is_closed {
             self.mark_incomplete();
-            pulse.send_modify(|pulse| pulse.status = status);
+            signal.send_modify(|signal| signal.status = status);
         }
     }
 
@@ -328,7 +320,7 @@ impl RunRecorder {
         if *self.shared.settled_position.borrow() >= self.begin_position {
             return;
         }
-        self.shared.request_sync(&mut self.shared.lock_queue());
+        self.shared.request_sync(&mut self.shared.queue.lock());
         self.shared.wait_position(self.begin_position).await;
     }
 

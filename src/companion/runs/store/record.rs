@@ -11,7 +11,9 @@ use serde_json::Value;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(in crate::companion::runs) struct StoredRunBegin {
     /// Path of its kind of runs in the HTTP API.
-    pub(in crate::companion::runs) place: String,
+    // The companion of an older image, to which a rollback returns, must find the run: a repeated ID is not executed.
+    #[serde(rename = "place")]
+    pub(in crate::companion::runs) api_path: String,
     pub(in crate::companion::runs) id: String,
     pub(in crate::companion::runs) session: String,
     /// Digest of the request, which identifies a repeated request.

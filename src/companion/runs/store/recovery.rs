@@ -36,7 +36,7 @@ pub(super) fn read_journals(folders: &[PathBuf]) -> Vec<RecoverableRun> {
             tracing::error!("the runs in `{folder}` can't be read: {error}");
         });
         for found in read.unwrap_or_default() {
-            let key = (found.begin.place.clone(), found.begin.id.clone());
+            let key = (found.begin.api_path.clone(), found.begin.id.clone());
             match all.get_mut(&key) {
                 // A companion that was killed early has copied only a part of an earlier journal.
                 Some(known) if completeness_rank(known) >= completeness_rank(&found) => {}

@@ -67,7 +67,7 @@ async fn serve(mut stream: UnixStream, cut: usize, builds: &AtomicUsize) {
 }
 
 #[tokio::test]
-async fn a_build_whose_end_is_not_told_is_begun_once_more() {
+async fn a_build_with_a_cut_response_is_retried_up_to_the_limit() {
     for cut in 0..=MAX_BUILD_ATTEMPTS {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("engine.sock");

@@ -5,7 +5,7 @@ use crate::image::Body;
 use crate::image::dockerfile_rules::{DockerfileDialect, permit_dockerfile};
 
 #[test]
-fn the_ground_is_named_by_the_host_and_has_a_stage_to_fall_back_on() {
+fn the_ground_needs_a_stage_as_its_default() {
     let stage = "ARG BASE\nARG GROUND=ground\nFROM ${BASE} AS ground\n";
     permitted(&format!("{stage}FROM ${{GROUND}} AS host\nFROM $GROUND\n")).unwrap();
     refused("FROM ${GROUND}", 1, "after a stage `ground`");
@@ -35,7 +35,7 @@ fn the_ground_is_named_by_the_host_and_has_a_stage_to_fall_back_on() {
 }
 
 #[test]
-fn a_published_image_serves_a_body_that_is_the_usual_one_up_to_the_ground() {
+fn a_published_image_serves_a_body_with_an_unchanged_ground() {
     let reference = "x@sha256:0";
     let served = |change: &dyn Fn(&mut Body), dialect| {
         let mut changed = Body::embedded();

@@ -8,7 +8,6 @@ use crate::companion::mcp::message::{self, RpcMessage, find_value};
 use crate::protocol::sse::SseParser;
 use reqwest::header::ACCEPT;
 use reqwest::{Response, StatusCode, Url};
-use std::sync::PoisonError;
 use tokio::time::timeout;
 
 /// The most bytes of one message; a server that exceeds them is ended as faulty.
@@ -53,8 +52,7 @@ impl RemoteHttpClient {
     }
 
     pub(super) fn legacy_endpoint(&self) -> Option<Url> {
-        let older = self.legacy_endpoint.lock();
-        older.unwrap_or_else(PoisonError::into_inner).clone()
+        self.legacy_endpoint.lock().clone()
     }
 
     /// Opens the stream, posts the first message to its endpoint, and reads the stream to its end.
@@ -95,10 +93,7 @@ impl RemoteHttpClient {
         let endpoint = timeout(REMOTE_SEND_TIMEOUT, endpoint).await;
         let endpoint = endpoint.map_err(|_| format!("it answered {refused}"))??;
         let endpoint_url = resolve_endpoint(&self.url, &endpoint.data)?;
-        *self
-            .legacy_endpoint
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = Some(endpoint_url);
+        *self.legacy_endpoint.lock() = Some(endpoint_url);
         let read_events = async {
             let mut unread = 0;
             loop {

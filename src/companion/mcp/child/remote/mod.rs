@@ -17,6 +17,7 @@ use crate::error::Result;
 use crate::protocol::mcp_header::encode_header;
 use anyhow::Context;
 use bytes::Bytes;
+use parking_lot::Mutex;
 use reqwest::header::{
     ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION,
     WWW_AUTHENTICATE,
@@ -24,7 +25,7 @@ use reqwest::header::{
 use reqwest::redirect::{Attempt, Policy};
 use reqwest::{Client, RequestBuilder, Response, StatusCode, Url};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
@@ -147,15 +148,11 @@ impl RemoteServer {
 
 impl RemoteHttpClient {
     fn session_headers(&self) -> HeaderMap {
-        let agreed = self.session_headers.lock();
-        agreed.unwrap_or_else(PoisonError::into_inner).clone()
+        self.session_headers.lock().clone()
     }
 
     fn set_session_header(&self, name: HeaderName, value: HeaderValue) {
-        let agreed = self.session_headers.lock();
-        agreed
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(name, value);
+        self.session_headers.lock().insert(name, value);
     }
 
     fn emit_event(&self, happened: ServerPipeEvent) {

@@ -1,6 +1,7 @@
 //! The response of a remote server: one message, or an event stream, which is resumed where it was cut.
 
 use super::{REMOTE_SSE_TYPE, RemoteHttpClient, content_type, root_cause};
+use crate::backoff::Backoff;
 use crate::companion::mcp::child::pipe::ServerPipeEvent;
 use crate::companion::mcp::message::{self, RpcMessage, RpcMessageKind};
 use crate::protocol::sse::SseParser;
@@ -15,8 +16,11 @@ const REMOTE_LAST_EVENT_HEADER: HeaderName = HeaderName::from_static("last-event
 const MAX_REMOTE_MESSAGE_BYTES: usize = 256 << 20;
 /// The pause before a listen stream that ended is opened again.
 const REMOTE_REOPEN_DELAY: Duration = Duration::from_secs(3);
-/// The pause before the first attempt to resume an answer; each attempt without a message doubles it.
-const FIRST_REMOTE_RESUME_DELAY: Duration = Duration::from_millis(500);
+/// The pauses before the attempts to resume an answer, counted from the last message.
+const REMOTE_RESUME_BACKOFF: Backoff = Backoff {
+    first: Duration::from_millis(500),
+    max: Duration::from_secs(8),
+};
 const MAX_REMOTE_RESUME_ATTEMPTS: u32 = 5;
 
 /// How a stream ended.
@@ -68,8 +72,8 @@ impl RemoteHttpClient {
             else {
                 return Err(why);
             };
-            sleep(FIRST_REMOTE_RESUME_DELAY * 2_u32.pow(tries)).await;
             tries += 1;
+            sleep(REMOTE_RESUME_BACKOFF.delay_after(tries)).await;
             match self.resume_stream(event).await {
                 RemoteResumeOutcome::Resumed(stream) => response = Some(stream),
                 RemoteResumeOutcome::NotResumable => return Err(why),

@@ -5,6 +5,7 @@ mod inbound;
 mod lifecycle;
 mod pending_origin;
 mod stateless;
+mod timers;
 
 use super::pending_requests::{PendingRequest, PendingRequests};
 use super::pipe::{ServerPipe, ServerPipeEvent, next_pipe_event};
@@ -19,12 +20,12 @@ use bytes::Bytes;
 use pending_origin::{OnReply, PendingOrigin};
 use stateless::{InputRequiredCall, ListenRequest};
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 /// The handshake's time limit, unless the server's `timeout` is shorter. It allows for the first start of a large
 /// server on a slow machine.
@@ -126,7 +127,7 @@ impl ServerTask {
                     None => (is_known, self.is_draining) = (false, true),
                 },
                 happened = next_pipe_event(&mut self.pipe) => self.handle_pipe_event(happened),
-                () = sleep_until_wake(wake) => self.handle_timers().await,
+                () = timers::sleep_until_wake(wake) => self.handle_timers().await,
                 Some(_) = self.shutting_down.join_next() => {}
             }
             self.publish_state();
@@ -160,11 +161,7 @@ impl ServerTask {
 
     fn publish_state(&self) {
         let pid = self.pipe.as_ref().and_then(ServerPipe::pid);
-        *self
-            .published_state
-            .phase
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = (self.lifecycle.phase, pid);
+        *self.published_state.phase.lock() = (self.lifecycle.phase, pid);
         let calls = self.pending_requests.len()
             + self.queued_requests.len()
             + self.input_required_calls.len();
@@ -173,85 +170,8 @@ impl ServerTask {
             .store(calls, Ordering::Relaxed);
     }
 
-    /// The next time at which a timer fires.
-    fn next_timer(&self) -> Option<Instant> {
-        let resting = match self.lifecycle.phase {
-            ServerPhase::Backoff { until } => Some(self.started_at + until),
-            // A server with subscriptions is restarted without a request.
-            ServerPhase::Down if !self.subscriptions.is_empty() && !self.is_draining => {
-                Some(self.started_at)
-            }
-            _ => None,
-        };
-        let idle = self.spec.config.idle_timeout.filter(|_| self.is_idle());
-        let idle = idle.map(|idle| self.last_used + idle);
-        [
-            self.pending_requests.earliest_deadline(),
-            resting,
-            idle,
-            self.relisten_at,
-        ]
-        .into_iter()
-        .flatten()
-        .min()
-    }
-
-    /// Whether the server runs without open calls and subscriptions.
-    fn is_idle(&self) -> bool {
-        self.lifecycle.phase == ServerPhase::Up
-            && self.has_no_open_calls()
-            && self.subscriptions.is_empty()
-    }
-
     fn apply_event(&mut self, event: ServerEvent) {
         self.lifecycle = self.lifecycle.after_event(event, self.started_at.elapsed());
-    }
-
-    async fn handle_timers(&mut self) {
-        let now = Instant::now();
-        while let Some((server_id, call)) = self
-            .pending_requests
-            .take_matching(|call| call.deadline <= now)
-        {
-            self.time_out_request(&server_id, call);
-        }
-        if let ServerPhase::Backoff { until } = self.lifecycle.phase
-            && self.started_at.elapsed() >= until
-        {
-            self.apply_event(ServerEvent::BackoffElapsed);
-        }
-        // A draining task still answers the calls that wait.
-        let is_waited_for = !self.queued_requests.is_empty() || !self.initialize_waiters.is_empty();
-        let is_listened_to = !self.subscriptions.is_empty() && !self.is_draining;
-        if self.lifecycle.phase == ServerPhase::Down && (is_waited_for || is_listened_to) {
-            self.ensure_started().await;
-        }
-        if self.relisten_at.is_some_and(|at| at <= now) {
-            self.renew_listen_request();
-        }
-        let idle = self.spec.config.idle_timeout;
-        if self.is_idle() && idle.is_some_and(|idle| self.last_used + idle <= now) {
-            self.spec.log.append_note("the hub ends the idle server");
-            self.apply_event(ServerEvent::Idle);
-            self.close_pipe();
-        }
-    }
-
-    fn time_out_request(&mut self, server_id: &str, call: PendingRequest<PendingOrigin>) {
-        let seconds = call.timeout.as_secs_f64();
-        let why = format!("the server did not answer within {seconds} s");
-        match call.origin {
-            PendingOrigin::Client { reply, .. } => {
-                reply.send_error(&call.client_request_id, -32603, &why);
-                let params = format!(r#"{{"requestId":{server_id},"reason":"timeout"}}"#);
-                self.send_to_server(message::notification_message(
-                    "notifications/cancelled",
-                    &params,
-                ));
-            }
-            PendingOrigin::Initialize | PendingOrigin::Discovery => self.handle_server_loss(&why),
-            PendingOrigin::List { .. } | PendingOrigin::Ignored => {}
-        }
     }
 
     async fn handle_command(&mut self, command: ServerTaskCommand) {
@@ -514,12 +434,5 @@ impl ServerTask {
             },
             ServerPipeEvent::Ended(why) => self.handle_server_loss(&why),
         }
-    }
-}
-
-async fn sleep_until_wake(until: Option<Instant>) {
-    match until {
-        Some(until) => sleep_until(until).await,
-        None => std::future::pending().await,
     }
 }

@@ -394,7 +394,7 @@ async fn invalid_server_reports_its_error() {
         .map(|s| (&*s.name, s.state.as_str(), &*s.detail))
         .collect();
     let expected = ("bad", "refused", "`args` must be a list of strings");
-    assert_eq!(states, [("a", "unstarted", "unstarted"), expected]);
+    assert_eq!(states, [("a", "running", "running"), expected]);
     assert_eq!(
         fixture.hub.probe_server("bad").await.unwrap_err(),
         "its configuration is refused: `args` must be a list of strings"

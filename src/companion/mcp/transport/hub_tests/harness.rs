@@ -4,8 +4,9 @@ use super::{HUB_TEST_TIMEOUT, test_server_answers};
 use crate::companion::mcp::child::InProcessServer;
 use crate::companion::mcp::message::{RpcMessage, RpcMessageKind};
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep};
@@ -56,7 +57,7 @@ impl InProcessServer for TestServers {
 
 impl TestServers {
     fn state(&self) -> MutexGuard<'_, TestServersState> {
-        self.0.lock().unwrap()
+        self.0.lock()
     }
 
     fn handle_line(

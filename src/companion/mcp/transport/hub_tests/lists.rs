@@ -84,7 +84,7 @@ async fn the_instructions_name_servers_that_have_not_answered() {
 }
 
 #[tokio::test]
-async fn a_list_that_asks_for_it_waits_for_a_slow_server() {
+async fn a_list_request_with_a_wait_includes_a_slow_server() {
     let fixture = HubFixture::empty();
     fixture.servers.hold_answers("slow");
     fixture

@@ -1,4 +1,4 @@
-//! *freezing*: the old container quiesces and stores its state.
+//! *quiescing*: the old container quiesces and stores its state.
 
 use super::RunExecutor;
 use crate::engine::{ContainerPhase, EngineProgress};
@@ -19,11 +19,11 @@ const QUIESCE_CANCEL_INTERVAL: Duration = Duration::from_millis(200);
 const QUIESCE_STORE_TIMEOUT: Duration = Duration::from_secs(300);
 
 impl RunExecutor {
-    pub(super) async fn run_freezing(&mut self) -> Result<()> {
+    pub(super) async fn run_quiescing(&mut self) -> Result<()> {
         let Some(old) = self.journal_entry.old.clone() else {
             return Ok(());
         };
-        self.write_step(RunJournalStep::Freezing)?;
+        self.write_step(RunJournalStep::Quiescing)?;
         let found = self.target.find_container(&old).await?;
         let restarts = found.as_ref().map_or(0, |found| found.restart_count);
         match found.map(|found| found.phase) {
@@ -52,7 +52,7 @@ impl RunExecutor {
             return Ok(());
         }
         self.refusing_since = Some(Instant::now());
-        let grace = self.target.config.bounds.grace;
+        let grace = self.target.config.limits.grace;
         self.log
             .report_step(&format!("waiting for running code, at most {grace} s"));
         let seconds = grace.to_string();
@@ -128,7 +128,7 @@ impl RunExecutor {
         }
         self.quiesced_since = Some((Instant::now(), restarts));
         self.record.receipt = sanitize::sanitize_receipt(quiesced.receipt);
-        self.record.besides = sanitize::merge_non_variables(quiesced.besides, Vec::new());
+        self.record.other_state = sanitize::merge_non_variables(quiesced.other_state, Vec::new());
         self.journal_entry.expected = quiesced.expected;
         self.journal_entry.expected.run = Some(self.record.run.to_string());
         Ok(())

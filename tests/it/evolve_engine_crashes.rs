@@ -1,6 +1,6 @@
-//! The engine dies while a container takes the place of another: killed alone, with its ports still held, or with
-//! everything that it runs. Within a minute after it is back, one healthy `os-host` runs by itself, of the image that
-//! the history names, and remembers.
+//! The engine is killed while a container replaces another: alone, with its ports still held, or with everything that
+//! it runs. Within a minute after its restart, one healthy `os-host` runs, with the image that the history names and
+//! with its variables.
 
 use crate::evolve::{assert_remembers, containers, engine, on_second, remember, write};
 use crate::evolve_faults::{POINTS, assert_history_matches, evolve_until};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 trials![
     an_engine_that_dies_in_a_swap_is_back_with_one_os_host,
     an_engine_that_dies_at_any_stage_is_back_with_one_os_host =
-        "evolve_deaths::an_engine_that_dies_in_a_swap_is_back_with_one_os_host",
+        "evolve_engine_crashes::an_engine_that_dies_in_a_swap_is_back_with_one_os_host",
 ];
 
 /// How the engine dies.
@@ -36,7 +36,7 @@ enum Death {
 enum Moment {
     /// At that point of a run.
     Point(usize),
-    /// When the run is told as ended.
+    /// When the run is reported as ended.
     Ended,
     /// When nothing has been on for a while.
     Idle,
@@ -46,7 +46,7 @@ enum Moment {
 
 /// How soon it has to be well after the engine is back.
 const BACK: Duration = Duration::from_secs(60);
-/// How soon requests are let in when the run has ended and the ports are free.
+/// How soon requests are admitted when the run has ended and the ports are free.
 const OPEN: Duration = Duration::from_secs(30);
 
 fn an_engine_that_dies_in_a_swap_is_back_with_one_os_host() {

@@ -1,4 +1,4 @@
-//! Numbers of generations that are given once, and restores that name what they brought back and what is missing.
+//! Generation numbers, which are never reused, and the reports of restores: what was restored and what is missing.
 
 use crate::cryo::{end, exec, reloaded, session, stored};
 use crate::cryo_faults::{flip, place};
@@ -11,13 +11,13 @@ use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 trials![
-    a_number_is_given_once_whatever_goes,
-    a_store_is_of_the_kernel_that_was_meant,
-    a_reload_with_losses_ends_with_one_and_is_listed,
+    a_generation_number_is_never_reused,
+    a_store_refuses_another_kernel_generation,
+    a_reload_with_losses_exits_with_1_and_is_listed,
     a_restore_names_its_generation_and_the_runs_after_it,
-    a_kernel_that_dies_with_a_reload_is_followed_by_one_that_tries_it_once_more,
-    a_restart_says_what_came_back,
-    a_restart_ends_with_one_when_what_was_saved_is_lost,
+    a_reload_that_kills_the_kernel_is_tried_once_more,
+    a_restart_reports_restored_variables,
+    a_restart_that_loses_a_saved_variable_exits_with_1,
     a_store_that_is_killed_keeps_its_number,
 ];
 
@@ -27,10 +27,10 @@ fn remove(api: &Api, path: &str) {
     assert_eq!(api.connect().send("DELETE", &path, &[], b"").status, 200);
 }
 
-fn a_number_is_given_once_whatever_goes() {
+fn a_generation_number_is_never_reused() {
     let home = shared();
     let api = home.api();
-    let of = session(&api, "told-numbers");
+    let of = session(&api, "kept-numbers");
     exec(&api, &of, "x = 1; g = (i for i in 'ab')");
     let next = || {
         stored(&api, &json!({"session": of}))["generation"]
@@ -38,33 +38,33 @@ fn a_number_is_given_once_whatever_goes() {
             .unwrap()
     };
     let first = next();
-    remove(&api, &format!("told-numbers?generation={first}"));
+    remove(&api, &format!("kept-numbers?generation={first}"));
     let second = next();
     assert!(second > first);
     // All of the name.
-    remove(&api, "told-numbers");
-    assert_eq!(api.get("/cryo/told-numbers").status, 404);
+    remove(&api, "kept-numbers");
+    assert_eq!(api.get("/cryo/kept-numbers").status, 404);
     let third = next();
     assert!(third > second);
     // A trial takes no number, and a store that was refused gives none to two.
-    for wish in [json!({"dry_run": true}), json!({"strict": true})] {
-        let mut wish = wish;
-        wish["session"] = of.clone();
-        api.post("/cryo/store", &wish);
+    for request in [json!({"dry_run": true}), json!({"strict": true})] {
+        let mut request = request;
+        request["session"] = of.clone();
+        api.post("/cryo/store", &request);
     }
     let fourth = next();
     assert!(fourth > third);
     // What a store left that died at that step; the folder is there or it is not.
-    let folder = home.data().join("cryo/told-numbers");
+    let folder = home.data().join("cryo/kept-numbers");
     fs::write(folder.join("last"), (fourth + 3).to_string()).unwrap();
     assert_eq!(next(), fourth + 4);
     let numbers: Vec<u64> = std::thread::scope(|scope| {
         let stores: Vec<_> = (0..4)
             .map(|_| {
                 scope.spawn(|| {
-                    let wish = json!({"session": of});
+                    let request = json!({"session": of});
                     let taken = || {
-                        let response = api.post("/cryo/store", &wish);
+                        let response = api.post("/cryo/store", &request);
                         (response.status == 200).then(|| response.json()["generation"].as_u64())
                     };
                     api.until("a store", |_| taken()).unwrap()
@@ -81,55 +81,55 @@ fn a_number_is_given_once_whatever_goes() {
     end(&api, &of);
 }
 
-fn a_store_is_of_the_kernel_that_was_meant() {
+fn a_store_refuses_another_kernel_generation() {
     let api = shared().api();
-    let of = session(&api, "told-kernel");
+    let of = session(&api, "kept-kernel");
     let seen = exec(&api, &of, "x = 1")["kernel"]["generation"].clone();
     let first = stored(&api, &json!({"session": of, "seen": seen}));
     assert_eq!(first["kernel"]["state"], "kept", "{first}");
     assert!(first["created"].as_f64().unwrap() > 1e9, "{first}");
     let died = api.exec_with(json!({"code": "import os; os.kill(os.getpid(), 9)", "session": of}));
     assert_eq!(died["error"]["type"], "KernelDied", "{died}");
-    // The next kernel is empty: a store that is meant for the other one stores nothing.
-    let wish = json!({"session": of, "seen": seen});
+    // The next kernel is empty: a store for the former kernel stores nothing.
+    let request = json!({"session": of, "seen": seen});
     let refusal = api.until("the next kernel", |api| {
-        let (status, kind, _) = api.post("/cryo/store", &wish).error();
+        let (status, kind, _) = api.post("/cryo/store", &request).error();
         (status != 429).then_some((status, kind))
     });
     assert_eq!(refusal, (409, "other_generation".into()));
     assert_eq!(
-        api.get("/cryo/told-kernel").json()["generation"],
+        api.get("/cryo/kept-kernel").json()["generation"],
         first["generation"]
     );
-    // One that is meant for none says what became of the state.
+    // A store without `seen` reports the state of the kernel.
     let empty = stored(&api, &json!({"session": of}));
     assert_eq!(empty["kernel"]["state"], "lost", "{empty}");
     assert_eq!(empty["receipt"], json!([]));
     end(&api, &of);
 }
 
-fn a_reload_with_losses_ends_with_one_and_is_listed() {
+fn a_reload_with_losses_exits_with_1_and_is_listed() {
     let home = shared();
     let api = home.api();
-    let of = session(&api, "told-losses");
-    let code = "import sys; open('/tmp/told_module.py', 'w').write('class A: pass\\n')\nsys.path.insert(0, '/tmp')\nimport told_module\na = told_module.A(); x = 1; g = (i for i in 'ab')";
+    let of = session(&api, "kept-losses");
+    let code = "import sys; open('/tmp/kept_module.py', 'w').write('class A: pass\\n')\nsys.path.insert(0, '/tmp')\nimport kept_module\na = kept_module.A(); x = 1; g = (i for i in 'ab')";
     exec(&api, &of, code);
     let reply = stored(&api, &json!({"session": of}));
     let lost: Vec<&Value> = reply["receipt"].as_array().unwrap().iter().collect();
     let count = |rows: &[&Value]| rows.iter().filter(|r| r["verdict"] == "lost").count();
     let at_store = count(&lost);
     // What the store lost is no difference.
-    let ran = home.run(["cryo", "reload", "--session", "told-losses"]);
+    let ran = home.run(["cryo", "reload", "--session", "kept-losses"]);
     assert_eq!(ran.code, 0, "{ran:?}");
     assert!(ran.stderr.contains("no runs since then"), "{ran:?}");
-    exec(&api, &of, "import os; os.remove('/tmp/told_module.py')");
+    exec(&api, &of, "import os; os.remove('/tmp/kept_module.py')");
     assert_eq!(api.post("/restart", &json!({"session": of})).status, 200);
-    let ran = home.run(["cryo", "reload", "--session", "told-losses"]);
+    let ran = home.run(["cryo", "reload", "--session", "kept-losses"]);
     assert_eq!(ran.code, 1, "{ran:?}");
     for words in [
         "were not restored",
         "`a` (",
-        "told_module",
+        "kept_module",
         "1 run since then",
     ] {
         assert!(ran.stderr.contains(words), "{words}: {ran:?}");
@@ -142,9 +142,12 @@ fn a_reload_with_losses_ends_with_one_and_is_listed() {
     let listed = line(&home.json(["cryo", "list"]));
     let differs = listed["reload"]["lost_count"].as_u64().unwrap();
     assert!(differs > 0, "{listed}");
-    assert_eq!(listed["lost"].as_u64().unwrap(), at_store as u64 + differs);
+    assert_eq!(
+        listed["lost_count"].as_u64().unwrap(),
+        at_store as u64 + differs
+    );
     assert_eq!(listed["reload"]["session"], of);
-    let shown = home.ok(["cryo", "show", "told-losses"]);
+    let shown = home.ok(["cryo", "show", "kept-losses"]);
     assert!(shown.stderr.contains("more lost"), "{shown:?}");
     // Over HTTP, and in the next reply of who saw the kernel before.
     let reply = reloaded(&api, &json!({"session": of}));
@@ -168,7 +171,7 @@ fn crash(home: &Home) {
     assert!(ran.code <= 1, "{ran:?}");
 }
 
-fn a_kernel_that_dies_with_a_reload_is_followed_by_one_that_tries_it_once_more() {
+fn a_reload_that_kills_the_kernel_is_tried_once_more() {
     let home = shared();
     let api = home.api();
     assert_eq!(api.post("/reset", &json!({})).status, 200);
@@ -217,8 +220,7 @@ fn a_restore_names_its_generation_and_the_runs_after_it() {
     let ran = home.ok(["exec", "x"]);
     assert_eq!(ran.stdout, "1\n");
     let number = first["generation"].as_u64().unwrap();
-    let words =
-        format!("the kernel's state was restored from `default` generation {number}, stored ");
+    let words = format!("variables were restored from `default` generation {number}, stored ");
     for words in [&*words, "; 4 runs since then", "could not be reloaded"] {
         assert!(ran.stderr.contains(words), "{words}: {ran:?}");
     }
@@ -232,22 +234,22 @@ fn a_restore_names_its_generation_and_the_runs_after_it() {
         (&json!(4), &json!(false))
     );
     assert_eq!(from["skipped"][0]["generation"], second["generation"]);
-    // Once told, it is the kernel as it was; who asks learns it all the same.
+    // One reply reports the restore; `/status` reports it as long as the kernel lives.
     assert_eq!(api.exec("x")["kernel"].get("restored_from"), None);
     let status = api.get("/status").json();
     assert_eq!(status["restored_from"], from);
     assert_eq!(status["sessions"][0]["restored_from"], from);
-    let told = home.ok(["status"]).stdout;
-    let line = told
+    let status_text = home.ok(["status"]).stdout;
+    let line = status_text
         .lines()
         .find(|line| line.starts_with("variables"))
         .unwrap();
-    assert!(line.contains("1 variable is back from"), "{told}");
-    let told = home.json(["status"]);
-    let shown = &told["sessions"][0]["restored_from"];
+    assert!(line.contains("1 variable is back from"), "{status_text}");
+    let status = home.json(["status"]);
+    let shown = &status["sessions"][0]["restored_from"];
     assert_eq!(shown["generation"], from["generation"]);
     assert_eq!(shown["lost"], from["lost"]);
-    // A store after it is of what was restored, and the runs are counted on.
+    // A store after the restore contains the restored variables, and counts the later runs.
     let third = stored(&api, &json!({}));
     assert!(third["generation"].as_u64() > second["generation"].as_u64());
     crash(home);
@@ -259,7 +261,7 @@ fn a_restore_names_its_generation_and_the_runs_after_it() {
         (&from["generation"], &from["runs_after"]),
         (&third["generation"], &json!(0))
     );
-    // Where none can be reloaded, that is said, too.
+    // `status` reports that no generation can be reloaded.
     for found in fs::read_dir(home.data().join("cryo/default")).unwrap() {
         let manifest = found.unwrap().path().join("manifest.json");
         if manifest.exists() {
@@ -267,19 +269,19 @@ fn a_restore_names_its_generation_and_the_runs_after_it() {
         }
     }
     crash(home);
-    let told = home.ok(["status"]).stdout;
+    let status_text = home.ok(["status"]).stdout;
     assert!(
-        told.contains("without its variables, which can't be reloaded: its manifest"),
-        "{told}"
+        status_text.contains("without its variables, which can't be reloaded: its manifest"),
+        "{status_text}"
     );
     assert_eq!(home.api().exec("1")["kernel"]["state"], "lost");
     home.ok(["reset"]);
-    let told = home.ok(["status"]).stdout;
-    assert!(!told.contains("can't be reloaded"), "{told}");
+    let status_text = home.ok(["status"]).stdout;
+    assert!(!status_text.contains("can't be reloaded"), "{status_text}");
     remove(&home.api(), "default");
 }
 
-fn a_restart_says_what_came_back() {
+fn a_restart_reports_restored_variables() {
     let home = shared();
     let api = home.api();
     assert_eq!(api.post("/reset", &json!({})).status, 200);
@@ -322,25 +324,25 @@ fn a_restart_says_what_came_back() {
     assert_eq!(home.api().exec("a")["result"], "2");
 }
 
-fn a_restart_ends_with_one_when_what_was_saved_is_lost() {
+fn a_restart_that_loses_a_saved_variable_exits_with_1() {
     let home = shared();
     let api = home.api();
     assert_eq!(api.post("/reset", &json!({})).status, 200);
-    let module = home.files().join("toldlib.py");
+    let module = home.files().join("keptlib.py");
     fs::write(&module, "class C:\n    def f(self): return 1\n").unwrap();
     let code =
-        "import sys; sys.path.append('/root/host'); import toldlib; c = toldlib.C(); d = [1]";
+        "import sys; sys.path.append('/root/host'); import keptlib; c = keptlib.C(); d = [1]";
     assert_eq!(api.exec(code)["status"], "completed");
-    // What is of another version than it was is told, and is no loss.
+    // A module with another version is reported, and is no loss.
     fs::write(&module, "class C:\n    def f(self): return 22\n").unwrap();
     let ran = home.ok(["restart"]);
-    let words = "`/root/host/toldlib.py` has changed since it was imported";
+    let words = "`/root/host/keptlib.py` has changed since it was imported";
     assert!(ran.stderr.contains(words), "{ran:?}");
     let status = home.api().get("/status").json();
     assert!(
         status["restored_from"]["warnings"][0]
             .as_str()
-            .is_some_and(|told| told == words),
+            .is_some_and(|why| why == words),
         "{status}"
     );
     // It can be made in this process alone, where the store has loaded it back.
@@ -365,7 +367,7 @@ fn a_restart_ends_with_one_when_what_was_saved_is_lost() {
 fn a_store_that_is_killed_keeps_its_number() {
     let home = shared();
     let api = home.api();
-    let of = session(&api, "told-kills");
+    let of = session(&api, "kept-kills");
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let seed = env_number("OSCTL_KILL_SEED", u64::from(since.subsec_nanos()) | 1);
     print_line(&format!("OSCTL_KILL_SEED={seed}"));
@@ -375,10 +377,10 @@ fn a_store_that_is_killed_keeps_its_number() {
     for round in 0..18 {
         let is_container = round % 9 == 8;
         let api = home.api();
-        session(&api, "told-kills");
+        session(&api, "kept-kills");
         let code = format!("import os; x = {round}; big = os.urandom(2 << 20); os.getpid()");
         let begun = exec(&api, &of, &code);
-        let wish = json!({"session": of, "seen": begun["kernel"]["generation"]});
+        let request = json!({"session": of, "seen": begun["kernel"]["generation"]});
         let kill = match is_container {
             true => String::new(),
             false => format!("kill -9 {}", begun["result"].as_str().unwrap()),
@@ -386,7 +388,7 @@ fn a_store_that_is_killed_keeps_its_number() {
         let pause = Duration::from_micros(random.below(200_000) as u64);
         let stored = std::thread::scope(|scope| {
             let storing = scope.spawn(|| {
-                let body = wish.to_string();
+                let body = request.to_string();
                 api.connect()
                     .send("POST", "/cryo/store", &[], body.as_bytes())
             });
@@ -413,7 +415,7 @@ fn a_store_that_is_killed_keeps_its_number() {
         "{cut} of 18 were cut off"
     );
     let api = home.api();
-    session(&api, "told-kills");
+    session(&api, "kept-kills");
     let list = api.get("/cryo").json();
     let line = list["cryo"].as_array().unwrap().iter();
     let kept = line.clone().find(|line| line["name"] == of).unwrap();

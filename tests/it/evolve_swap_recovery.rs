@@ -85,7 +85,7 @@ fn ports_taken_during_the_swap_are_recovered_when_they_are_free() {
     let record = home.json(["evolve"]);
     assert!(taker.lock().unwrap().taken.is_some());
     assert_eq!(
-        (&record["status"], &record["gate"]),
+        (&record["status"], &record["failed_stage"]),
         (&json!("rolled_back"), &json!("swapping")),
         "{record:#}"
     );
@@ -223,7 +223,7 @@ fn a_cell_keeps_running_when_the_waiting_run_is_stopped() {
     write(&home, "kernel/more.py", "\"\"\"More.\"\"\"\n");
     // With `--force`, the cell would be interrupted after the grace time.
     let mut evolve = Followed::start(home.command(["evolve", "--force"]));
-    assert!(evolve.wait_for("freezing: waiting"), "{:?}", evolve.seen);
+    assert!(evolve.wait_for("quiescing: waiting"), "{:?}", evolve.seen);
     let command = json!({"command": "echo fine"});
     until("the closed admission", || {
         api.post("/shell", &command).status == 503
@@ -234,11 +234,11 @@ fn a_cell_keeps_running_when_the_waiting_run_is_stopped() {
     assert_eq!(api.get(&cell).json()["status"], "running");
     let record = latest(&home);
     assert_eq!(
-        (&record["gate"], &record["status"], &record["why"]),
+        (&record["failed_stage"], &record["status"], &record["why"]),
         (
-            &json!("freezing"),
+            &json!("quiescing"),
             &json!("failed"),
-            &json!("a person cancelled the run")
+            &json!("the user cancelled the evolve")
         )
     );
     fs::write(home.files().join("go"), "").unwrap();
@@ -292,7 +292,7 @@ fn a_rescue_is_a_run_that_can_be_stopped() {
     let home = small("it-back-rescue");
     configure(
         &home,
-        "evolve:\n  start: 300\n  grace: 2\n  probation: 300\n",
+        "evolve:\n  start: 300\n  grace: 2\n  watch_period: 300\n",
     );
     let entrypoint = read(&home, "entrypoint.sh");
     // The previous image starts, but does not become healthy.
@@ -314,28 +314,28 @@ fn a_rescue_is_a_run_that_can_be_stopped() {
     let mut run = Value::Null;
     until("the start of the rescue", || {
         let record = latest(&home);
-        run = record["run"].clone();
+        run = record["id"].clone();
         record["task"] == "rescue" && record["status"] == "verifying"
     });
     let status = home.json(["evolve", "status"]);
     assert_eq!(
-        (&status["evolve_in_progress"], &status["latest_run"]),
+        (&status["evolve_in_progress"], &status["latest_id"]),
         (&json!(true), &run)
     );
     let ran = home.run(["evolve"]);
-    let busy = format!("`{}` is in progress", run.as_str().unwrap());
+    let busy = format!("evolve {} is in progress", run.as_str().unwrap());
     assert!(ran.code == 4 && ran.stderr.contains(&busy), "{ran:?}");
     fs::remove_file(file("crash")).unwrap();
     home.ok(["evolve", "stop"]);
     let record = latest(&home);
     assert_eq!(
-        (&record["run"], &record["status"]),
+        (&record["id"], &record["status"]),
         (&run, &json!("rolled_back"))
     );
     // The record may also report that the crashed container was restarted.
     let why = record["why"].as_str().unwrap();
     assert!(
-        why.starts_with("a person cancelled the run; the keeper does not repeat the rescue"),
+        why.starts_with("the user cancelled the evolve; the keeper does not repeat the rescue"),
         "{record:#}"
     );
     assert_remembers(&home);

@@ -40,7 +40,7 @@ fn evolve(home: &Home, mark: &str) -> (String, String) {
     write(home, "Dockerfile", &text);
     home.ok(["evolve"]);
     assert_marked(home, mark);
-    let run = latest(home)["run"].as_str().unwrap().to_owned();
+    let run = latest(home)["id"].as_str().unwrap().to_owned();
     (run, running(home))
 }
 
@@ -63,10 +63,15 @@ fn rollback_returns_to_the_previous_image_or_to_that_of_a_run() {
     let (first_run, first) = evolve(&home, "first");
     assert_eq!(published(&home), ports);
     assert_eq!(image_with_tag(&home, "previous"), Some(host.clone()));
-    let (_, second) = evolve(&home, "second");
+    let (second_run, second) = evolve(&home, "second");
     evolve(&home, "third");
     assert_eq!(image_with_tag(&home, "previous"), Some(second.clone()));
-    home.ok(["evolve", "rollback", "--reason", "worse"]);
+    let ran = home.ok(["evolve", "rollback", "--reason", "worse"]);
+    let target = format!("the image of evolve {second_run} (");
+    assert!(
+        ran.stdout.contains(&target) && ran.stderr.contains(&target),
+        "{ran:?}"
+    );
     assert_marked(&home, "second");
     assert_eq!(running(&home), second);
     // The next rollback does not return to the image that was just rolled back.
@@ -139,7 +144,7 @@ fn show_reports_what_a_run_changed_kept_and_lost() {
     let evolve = |word: &str| {
         write(&home, "kernel/more.py", &format!("\"\"\"{word}.\"\"\"\n"));
         home.ok(["evolve"]);
-        latest(&home)["run"].as_str().unwrap().to_owned()
+        latest(&home)["id"].as_str().unwrap().to_owned()
     };
     let changes = |run: &str| home.json(["evolve", "diff", run])["changes"].clone();
     let only = |run: &str, lines: &str| {
@@ -156,7 +161,7 @@ fn show_reports_what_a_run_changed_kept_and_lost() {
     only(&first, "+\"\"\"First.\"\"\"");
     let shown = home.ok(["evolve", "show", &first]).stdout;
     for line in [
-        &*format!("run       {first}"),
+        &*format!("id        {first}"),
         "status    succeeded",
         "  building   after",
         "  verifying  after",
@@ -181,7 +186,7 @@ fn show_reports_what_a_run_changed_kept_and_lost() {
     let record = home.json(["evolve", "show", &first]);
     assert_eq!(record["receipt"][0]["session"], "default", "{record:#}");
     let asked = home.api().get(&format!("/evolve/runs/{first}")).json();
-    assert_eq!(asked["besides"], record["other_state"], "{asked:#}");
+    assert_eq!(asked["other_state"], record["other_state"], "{asked:#}");
     // The stream contains the whole log and ends with the record.
     let accept = ("Accept", "application/x-ndjson");
     let path = format!("/evolve/runs/{first}");
@@ -202,7 +207,7 @@ fn show_reports_what_a_run_changed_kept_and_lost() {
     let second = evolve("Second");
     only(&second, "-\"\"\"First.\"\"\"\n+\"\"\"Second.\"\"\"");
     home.ok(["evolve", "rollback"]);
-    let back = latest(&home)["run"].as_str().unwrap().to_owned();
+    let back = latest(&home)["id"].as_str().unwrap().to_owned();
     only(&back, "-\"\"\"Second.\"\"\"\n+\"\"\"First.\"\"\"");
     write(&home, "Dockerfile", "FROM debian\n");
     let failed = home.json(["evolve"]);
@@ -210,7 +215,7 @@ fn show_reports_what_a_run_changed_kept_and_lost() {
     write(&home, "Dockerfile", DOCKERFILE);
     let third = evolve("Third");
     only(&third, "-\"\"\"First.\"\"\"\n+\"\"\"Third.\"\"\"");
-    let failed = failed["run"].as_str().unwrap();
+    let failed = failed["id"].as_str().unwrap();
     let paths: Vec<Value> = changes(failed)
         .as_array()
         .unwrap()
@@ -221,7 +226,7 @@ fn show_reports_what_a_run_changed_kept_and_lost() {
     let shown = home.ok(["evolve", "show", failed]).stdout;
     assert!(
         shown.contains("status    failed: nothing was changed")
-            && shown.contains("failed gate: building")
+            && shown.contains("failed stage: building")
             && shown.contains("`FROM debian` is not allowed"),
         "{shown}"
     );
@@ -243,7 +248,7 @@ fn images_are_kept_as_long_as_a_rollback_may_need_them() {
         .collect();
     write(&home, "selftest.d/10-no", "#!/bin/sh\nexit 1\n");
     let failed = home.json(["evolve"]);
-    assert_eq!(failed["gate"], "testing", "{failed:#}");
+    assert_eq!(failed["failed_stage"], "testing", "{failed:#}");
     let image = failed["image"].as_str().unwrap();
     // The image is removed after the record of the run has its end.
     until("the removal of the failed image", || {

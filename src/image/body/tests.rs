@@ -1,0 +1,163 @@
+use super::{Body, BodyFileUpdate};
+use crate::archive::Folder;
+use crate::error::Result;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+fn body(files: &[(&str, &str)]) -> Body {
+    let files = files
+        .iter()
+        .map(|(p, c)| ((*p).into(), c.as_bytes().to_vec()))
+        .collect();
+    Body {
+        folder: None,
+        files,
+    }
+}
+
+fn write(body: &Body, folder: &Path) {
+    body.write_to_folder(&Folder::open(folder).unwrap(), folder)
+        .unwrap();
+}
+
+fn update(body: &Body, folder: &Path) -> Result<BTreeMap<String, BodyFileUpdate>> {
+    body.update_folder(&Folder::open(folder)?, folder)
+}
+
+#[test]
+fn the_embedded_body_is_complete_and_compatible() {
+    let body = Body::embedded();
+    for file in [
+        "Dockerfile",
+        "entrypoint.sh",
+        "body.yaml",
+        "kernel/__main__.py",
+    ] {
+        assert!(body.files.contains_key(file), "{file} is missing");
+    }
+    assert!(!body.files.keys().any(|p| p.contains("__pycache__")));
+    body.check_compatible("embedded".as_ref()).unwrap();
+}
+
+#[test]
+fn a_written_body_is_read_back_as_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    write(&Body::embedded(), folder.path());
+    assert_eq!(
+        Body::from_project(folder.path(), Path::new(""))
+            .unwrap()
+            .files,
+        Body::embedded().files
+    );
+}
+
+#[test]
+fn an_update_overwrites_no_edit() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
+    write(
+        &body(&[("same", "1"), ("ours", "1"), ("theirs", "1"), ("both", "1")]),
+        folder.path(),
+    );
+    fs::write(folder.path().join("theirs"), "edited").unwrap();
+    fs::write(folder.path().join("both"), "edited").unwrap();
+
+    let next = body(&[
+        ("same", "1"),
+        ("ours", "2"),
+        ("theirs", "1"),
+        ("both", "2"),
+        ("new", "2"),
+    ]);
+    let done = update(&next, folder.path()).unwrap();
+
+    let expected = [
+        ("both", BodyFileUpdate::Conflict),
+        ("new", BodyFileUpdate::Added),
+        ("ours", BodyFileUpdate::Updated),
+        ("theirs", BodyFileUpdate::Kept),
+    ];
+    assert_eq!(done, expected.map(|(p, u)| (p.to_string(), u)).into());
+    assert_eq!(
+        (at("ours"), at("theirs"), at("both")),
+        ("2".into(), "edited".into(), "edited".into())
+    );
+    assert_eq!((at("both.new"), at("new")), ("2".into(), "2".into()));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_link_in_a_body_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    write(&Body::embedded(), folder.path());
+    std::os::unix::fs::symlink("/etc/shadow", folder.path().join("kernel/x")).unwrap();
+    let error = Body::from_project(folder.path(), Path::new(""))
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("`kernel/x`"), "{error}");
+}
+
+#[cfg(unix)]
+#[test]
+fn an_update_follows_no_link() {
+    let (folder, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    write(&body(&[("file", "1"), ("deep/file", "1")]), folder.path());
+    let victim = outside.path().join("victim");
+    fs::write(&victim, "theirs").unwrap();
+    let next = body(&[("file", "2"), ("deep/file", "2")]);
+    fs::remove_file(folder.path().join("file")).unwrap();
+    std::os::unix::fs::symlink(&victim, folder.path().join("file")).unwrap();
+    assert!(
+        update(&next, folder.path())
+            .unwrap_err()
+            .to_string()
+            .contains("`file` is not a regular file")
+    );
+    fs::remove_file(folder.path().join("file")).unwrap();
+    fs::remove_dir_all(folder.path().join("deep")).unwrap();
+    std::os::unix::fs::symlink(outside.path(), folder.path().join("deep")).unwrap();
+    assert!(
+        update(&next, folder.path())
+            .unwrap_err()
+            .to_string()
+            .contains("is a link")
+    );
+    assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1);
+    assert_eq!(fs::read_to_string(victim).unwrap(), "theirs");
+}
+
+#[test]
+fn a_body_that_is_incomplete_or_uses_reserved_paths_is_refused() {
+    let refused = |files: &[(&str, &str)]| {
+        let checked = body(files).check_compatible("here".as_ref());
+        checked.unwrap_err().to_string()
+    };
+    let manifest = ("body.yaml", "protocol: 1\n");
+    for path in [".osctl", ".osctl/osctl", ".osctl/ca/mine"] {
+        let why = refused(&[manifest, (path, "x")]);
+        assert!(
+            why.contains(&format!("`{path}` is a path that osctl reserves")),
+            "{why}"
+        );
+    }
+    let why = refused(&[("Dockerfile", "x")]);
+    assert!(why.contains("`body.yaml` is missing"), "{why}");
+    let why = refused(&[("body.yaml", "protocol: many")]);
+    assert!(why.contains("`body.yaml` can't be read"), "{why}");
+}
+
+#[test]
+fn a_body_of_another_protocol_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    write(&Body::embedded(), folder.path());
+    fs::write(
+        folder.path().join("body.yaml"),
+        "version: 9.0.0\nprotocol: 99\n",
+    )
+    .unwrap();
+    let error = Body::from_project(folder.path(), Path::new(""))
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("protocol 99"), "{error}");
+}
