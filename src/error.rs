@@ -14,7 +14,7 @@ pub(crate) use anyhow::Result;
 
 /// The result is negative, or the user's code raised an exception.
 pub(crate) const EXIT_NEGATIVE: u8 = 1;
-const EXIT_USAGE: u8 = 2;
+pub(crate) const EXIT_USAGE: u8 = 2;
 const EXIT_UNREACHABLE: u8 = 3;
 const EXIT_PRECONDITION: u8 = 4;
 /// Timed out or interrupted.

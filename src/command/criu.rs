@@ -201,7 +201,7 @@ async fn show_status(cx: &CommandContext) -> Result<VerbOutcome> {
         };
         cx.ui.print_line(format!(
             "  {label:<9}{:<14}{}",
-            check.what,
+            check.name,
             fix(&check.detail)
         ));
     }

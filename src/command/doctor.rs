@@ -1,7 +1,7 @@
 //! `osctl doctor`: checks the setup and suggests fixes.
 
 use super::CommandContext;
-use super::answers::{DoctorAnswer, DoctorEntry, DoctorVerdict};
+use super::answers::{CheckVerdict, DoctorAnswer, DoctorEntry};
 use super::status::isolation_warnings;
 use crate::config::Config;
 use crate::engine::{ContainerPhase, Docker, Engine};
@@ -406,11 +406,11 @@ fn record_check<T>(
 impl From<&DoctorFinding> for DoctorEntry {
     fn from(finding: &DoctorFinding) -> Self {
         Self {
-            check: finding.what.into(),
+            name: finding.what.into(),
             verdict: match finding.verdict {
-                FindingVerdict::Fine => DoctorVerdict::Ok,
-                FindingVerdict::Warning => DoctorVerdict::Warning,
-                FindingVerdict::Broken => DoctorVerdict::Broken,
+                FindingVerdict::Fine => CheckVerdict::Ok,
+                FindingVerdict::Warning => CheckVerdict::Warning,
+                FindingVerdict::Broken => CheckVerdict::Broken,
             },
             detail: finding.detail.clone(),
             hint: finding.hint.clone(),

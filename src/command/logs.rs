@@ -144,10 +144,10 @@ fn unknown_service_error(name: &str, services: &[String]) -> Error {
     let known = services.iter().copied().filter(|name| is_plain_word(name));
     let known = known.chain(COMPANION_PARTS);
     let nearest = nearest_name(name, known, CHARS_PER_SERVICE_EDIT);
-    let message = format!(
-        "the service `{name}` does not exist; the services are {}",
-        services.join(", ")
-    );
+    let mut message = format!("the service `{name}` does not exist");
+    if !services.is_empty() {
+        message = format!("{message}; the services are {}", services.join(", "));
+    }
     let hint = match nearest {
         Some(nearest) => format!("did you mean `osctl logs {nearest}`?"),
         None => "`osctl logs mcp/NAME` shows the log of an MCP server".into(),

@@ -320,7 +320,7 @@ impl RunController {
 
     fn start_execution(&mut self, work: RunExecutor) -> EvolveRunId {
         let run = work.record.run.clone();
-        tracing::info!(%run, by = ?work.record.by, reason = work.record.reason, "a run starts");
+        tracing::info!(%run, by = ?work.record.requested_by, reason = work.record.reason, "a run starts");
         self.state = KeeperState::Running(run.clone(), work.cancellation.clone());
         self.activity = Box::pin(execute_run(work));
         run

@@ -126,8 +126,9 @@ fn newest_retained_runs(
     records: &[EvolveRecord],
     keep: usize,
 ) -> impl Iterator<Item = &EvolveRecord> {
-    let succeeded =
-        |r: &&EvolveRecord| r.status == EvolveStage::Succeeded && !r.dry_run && r.body.is_some();
+    let succeeded = |r: &&EvolveRecord| {
+        r.status == EvolveStage::Succeeded && !r.dry_run && r.body_digest.is_some()
+    };
     records.iter().filter(succeeded).take(keep)
 }
 
@@ -139,7 +140,7 @@ fn unneeded_image_ids<'a>(
     keep: usize,
     entry: Option<&RunJournalEntry>,
 ) -> Vec<&'a str> {
-    let of = |record: &EvolveRecord| [record.image.clone(), record.previous.clone()];
+    let of = |record: &EvolveRecord| [record.image.clone(), record.previous_image.clone()];
     let known: BTreeSet<String> = records.iter().flat_map(of).flatten().collect();
     let succeeded = records
         .iter()
@@ -223,7 +224,7 @@ mod tests {
             run: format!("20261121-1000{second:02}").parse().unwrap(),
             task,
             dry_run,
-            body: (task == RunTask::Evolve).then(|| "sha256:b".into()),
+            body_digest: (task == RunTask::Evolve).then(|| "sha256:b".into()),
             ..sample_record(status, "new", "before")
         };
         let records = [

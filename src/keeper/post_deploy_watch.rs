@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 const DEPLOY_WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// How many restarts by the engine are allowed.
 const MAX_WATCHED_RESTARTS: u64 = 1;
-/// How long the container's companion may give no answer.
+/// The interval between two answers of the container's companion, and how long it may give none.
+const WATCHED_HEALTH_INTERVAL: Duration = Duration::from_secs(5);
 const WATCHED_HEALTH_TIMEOUT: Duration = Duration::from_secs(20);
 /// An engine that takes longer to inspect a container is too slow for the companion's silence to count.
 const SLOW_ENGINE_THRESHOLD: Duration = Duration::from_secs(2);
@@ -86,7 +87,8 @@ pub(super) async fn watch_container(
         let is_slow = asked_at.elapsed() > SLOW_ENGINE_THRESHOLD;
         if by_person
             || is_slow
-            || target.probe_health(&found.id).await? != TargetHealth::Unresponsive
+            || (last_reply_at.elapsed() >= WATCHED_HEALTH_INTERVAL
+                && target.probe_health(&found.id).await? != TargetHealth::Unresponsive)
         {
             last_reply_at = Instant::now();
         }
@@ -155,9 +157,9 @@ pub(super) fn find_previous_image<'a>(
             && !r.dry_run
             && r.task == RunTask::Evolve
             && r.image.as_deref() == image
-            && r.previous != r.image
+            && r.previous_image != r.image
     });
-    found.and_then(|r| r.previous.as_ref())
+    found.and_then(|r| r.previous_image.as_ref())
 }
 
 #[cfg(test)]

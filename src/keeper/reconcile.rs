@@ -73,7 +73,7 @@ pub(super) fn recorded_image(latest: &EvolveRecord) -> Option<&str> {
     let brings = latest.status == EvolveStage::Succeeded && !latest.dry_run;
     match brings {
         true => latest.image.as_deref(),
-        false => latest.previous.as_deref(),
+        false => latest.previous_image.as_deref(),
     }
 }
 
@@ -159,10 +159,10 @@ fn host_created_record(
         run: run_store.create_run(began)?,
         task: RunTask::Evolve,
         reason: Some(OUTSIDE_RUN_REASON.into()),
-        by: EvolveCaller::Host,
+        requested_by: EvolveCaller::Host,
         force: false,
         dry_run: false,
-        began,
+        started: began,
         status: EvolveStage::Succeeded,
         stages: Vec::new(),
         failed_stage: None,
@@ -170,12 +170,12 @@ fn host_created_record(
         log_tail: Vec::new(),
         checks: Vec::new(),
         image: Some(image.into()),
-        previous: before.map(str::to_owned),
-        body: None,
+        previous_image: before.map(str::to_owned),
+        body_digest: None,
         refused_ms: None,
         receipt: Vec::new(),
         other_state: Vec::new(),
-        folder: None,
+        body_folder: None,
         not_committed_because: None,
     })
 }
@@ -214,6 +214,6 @@ mod tests {
         run_store.save_record(&record).unwrap();
         let latest = run_store.list_records().unwrap().remove(0);
         assert_eq!(recorded_image(&latest), Some("other"));
-        assert_eq!(latest.previous.as_deref(), Some("old"));
+        assert_eq!(latest.previous_image.as_deref(), Some("old"));
     }
 }

@@ -168,10 +168,10 @@ fn placeholder_record(entry: &RunJournalEntry) -> EvolveRecord {
         run: entry.run.clone(),
         task: RunTask::Evolve,
         reason: None,
-        by: EvolveCaller::Keeper,
+        requested_by: EvolveCaller::Keeper,
         force: false,
         dry_run: false,
-        began: super::run_store::unix_seconds(),
+        started: super::run_store::unix_seconds(),
         status: match entry.step {
             RunJournalStep::Preparing => EvolveStage::Building,
             RunJournalStep::Quiescing => EvolveStage::Quiescing,
@@ -184,12 +184,12 @@ fn placeholder_record(entry: &RunJournalEntry) -> EvolveRecord {
         log_tail: Vec::new(),
         checks: Vec::new(),
         image: entry.image.clone(),
-        previous: entry.previous.clone(),
-        body: None,
+        previous_image: entry.previous.clone(),
+        body_digest: None,
         refused_ms: None,
         receipt: Vec::new(),
         other_state: Vec::new(),
-        folder: None,
+        body_folder: None,
         not_committed_because: None,
     }
 }

@@ -32,13 +32,13 @@ pub(super) fn list_run_changes(
     // Drop each archive after reading its files: an archive is as large as a body.
     let files = |archive: Vec<u8>| Ok::<_, anyhow::Error>(Body::from_archive(&archive)?.files);
     let Some(after) = run_store.run_body(record)?.map(files).transpose()? else {
-        return Ok(Err(match (record.task, &record.body) {
+        return Ok(Err(match (record.task, &record.body_digest) {
             (RunTask::Evolve, None) => format!("evolve {run} did not read a body"),
             (RunTask::Evolve, Some(_)) => format!("the body of evolve {run} is no longer kept"),
             _ => format!("the body that evolve {run} rolls back to is unknown"),
         }));
     };
-    let before = match (run_store.previous_body(record)?, &record.previous) {
+    let before = match (run_store.previous_body(record)?, &record.previous_image) {
         (Some(archive), _) => files(archive)?,
         // No container ran.
         (None, None) => BodyFileMap::new(),
@@ -292,7 +292,7 @@ mod tests {
         assert!(why.contains("did not read a body"), "{why}");
         runs.run_store.prune_runs(9, 0).unwrap();
         let pruned = EvolveRecord {
-            body: Some("sha256:1".into()),
+            body_digest: Some("sha256:1".into()),
             ..first
         };
         let why = runs.diff_text(&pruned);

@@ -58,8 +58,10 @@ pub(super) async fn prepare_run(
     let target = load_target(settings).await?;
     let records = run_store.list_records()?;
     if run_request.by == EvolveCaller::Agent {
-        let started_at = records.iter().filter(|r| r.by == EvolveCaller::Agent);
-        let started_at: Vec<f64> = started_at.map(|r| r.began).collect();
+        let started_at = records
+            .iter()
+            .filter(|r| r.requested_by == EvolveCaller::Agent);
+        let started_at: Vec<f64> = started_at.map(|r| r.started).collect();
         if let Some(wait) = rate_limit::seconds_until_allowed(
             &started_at,
             unix_seconds(),
@@ -107,10 +109,10 @@ pub(super) async fn prepare_run(
         run: run.clone(),
         task: run_request.task,
         reason: run_request.reason,
-        by: run_request.by,
+        requested_by: run_request.by,
         force: run_request.force,
         dry_run: run_request.dry_run,
-        began: unix_seconds(),
+        started: unix_seconds(),
         status: stage_transitions::first_stage(run_request.task),
         stages: Vec::new(),
         failed_stage: None,
@@ -118,12 +120,12 @@ pub(super) async fn prepare_run(
         log_tail: Vec::new(),
         checks: Vec::new(),
         image: image.clone(),
-        previous: previous.clone(),
-        body: None,
+        previous_image: previous.clone(),
+        body_digest: None,
         refused_ms: None,
         receipt: Vec::new(),
         other_state: Vec::new(),
-        folder: target.config.body.to_str().map(str::to_owned),
+        body_folder: target.config.body.to_str().map(str::to_owned),
         not_committed_because: match run_request.dry_run {
             true => None,
             false => git_repository::find_commit_obstacle(

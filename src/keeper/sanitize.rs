@@ -69,7 +69,7 @@ fn sanitize_session(mut receipt: SessionReceipt) -> SessionReceipt {
         session: truncate_printable(&receipt.session, MAX_REPORTED_NAME_CHARS),
         rows: rows.collect(),
         why: (!why.is_empty()).then(|| sanitize_sentence(&why.join("; "))),
-        by: receipt.by,
+        restored_by: receipt.restored_by,
     }
 }
 
@@ -79,14 +79,14 @@ pub(super) fn merge_non_variables(
     reported: Vec<NonVariableState>,
     found: Vec<NonVariableState>,
 ) -> Vec<NonVariableState> {
-    let is_found = |one: &NonVariableState| found.iter().any(|other| other.what == one.what);
+    let is_found = |one: &NonVariableState| found.iter().any(|other| other.name == one.name);
     let mut all: Vec<NonVariableState> =
         reported.into_iter().filter(|one| !is_found(one)).collect();
     all.extend(found);
-    all.sort_by(|a, b| a.what.cmp(&b.what));
+    all.sort_by(|a, b| a.name.cmp(&b.name));
     all.truncate(MAX_REPORTED_NON_VARIABLES);
     let each = all.into_iter().map(|one| NonVariableState {
-        what: truncate_printable(&one.what, MAX_REPORTED_NAME_CHARS),
+        name: truncate_printable(&one.name, MAX_REPORTED_NAME_CHARS),
         detail: sanitize_sentence(&one.detail),
         ..one
     });
@@ -126,7 +126,7 @@ mod tests {
             name: n.to_string(),
             passed: n != 999,
             detail: "x".repeat(3000),
-            ms: 0.0,
+            timing_ms: 0.0,
         };
         let checks = sanitize_checks((0..1000).map(check).collect());
         assert_eq!(
@@ -149,7 +149,7 @@ mod tests {
         };
         let whole = SessionReceipt {
             session: "s".repeat(500),
-            by: RestoreMethod::Objects,
+            restored_by: RestoreMethod::Objects,
             rows: vec![row; 1003],
             why: Some("so".into()),
         };
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn findings_of_the_new_container_replace_earlier_ones() {
         let state = |what: &str, kept: bool, detail: &str| NonVariableState {
-            what: what.into(),
+            name: what.into(),
             kept,
             detail: detail.into(),
         };
@@ -176,7 +176,7 @@ mod tests {
         ];
         let found = vec![state("shell:default", false, "it starts\x1b empty")];
         let all = merge_non_variables(before, found);
-        let merged: Vec<_> = all.iter().map(|b| (b.what.as_str(), b.kept)).collect();
+        let merged: Vec<_> = all.iter().map(|b| (b.name.as_str(), b.kept)).collect();
         let expected = [
             ("job:default", false),
             ("job:default", false),

@@ -7,7 +7,7 @@ use crate::engine::{
     Container, ContainerPhase, Docker, EngineProgress, LogOptions, OWNER_LABEL, SPEC_DIGEST_LABEL,
     set_spec_digest,
 };
-use crate::error::{Error, Result};
+use crate::error::{EXIT_USAGE, Error, Result};
 use crate::protocol::evolve::container_reports::ResumeReply;
 use crate::protocol::evolve::{DeployConfig, EvolveRunId, KEEPER_SOCKET_FOLDER, portless_network};
 use crate::protocol::spec::{ContainerRestartPolicy, ContainerSpec, Mount, Volume};
@@ -26,6 +26,10 @@ const TRIAL_PART: &str = "trial";
 const RUN_LABEL: &str = "osctl.run";
 /// Where a trial container finds the instance's state, read-only.
 pub(super) const TRIAL_STATE_FOLDER: &str = "/run/os-before";
+/// How long one command in the container waits for the companion's health, and how long the companion may take to
+/// answer.
+const HEALTH_WAIT: Duration = Duration::from_secs(5);
+const HEALTH_REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// The interval between two health checks.
 const TARGET_HEALTH_INTERVAL: Duration = Duration::from_millis(50);
 /// Lines of a container's log that explain why it ended.
@@ -186,18 +190,48 @@ impl DeployTarget {
 
     /// Asks the companion for its health.
     pub(super) async fn probe_health(&self, container: &str) -> Result<TargetHealth> {
+        let code = self.exec_health(container, &[], HEALTH_REPLY_TIMEOUT);
+        Ok(match code.await? {
+            Some(0) => TargetHealth::Healthy,
+            Some(1) => TargetHealth::Unhealthy,
+            _ => TargetHealth::Unresponsive,
+        })
+    }
+
+    /// The exit code of `osctl health` in the container, or `None` if it gives none.
+    ///
+    /// # Errors
+    /// When the engine is away.
+    async fn exec_health(
+        &self,
+        container: &str,
+        options: &[&str],
+        limit: Duration,
+    ) -> Result<Option<i64>> {
         let mut nothing = |_: &[u8]| Ok(());
-        let exec = self
-            .docker
-            .exec(container, &[TARGET_OSCTL_PATH, "health"], &mut nothing);
-        match tokio::time::timeout(Duration::from_secs(10), exec).await {
-            Ok(Ok(output)) => Ok(match output.code {
-                0 => TargetHealth::Healthy,
-                1 => TargetHealth::Unhealthy,
-                _ => TargetHealth::Unresponsive,
-            }),
+        let command = [&[TARGET_OSCTL_PATH, "health"], options].concat();
+        let exec = self.docker.exec(container, &command, &mut nothing);
+        match tokio::time::timeout(limit, exec).await {
+            Ok(Ok(output)) => Ok(Some(output.code)),
             Ok(Err(e)) if matches!(e.downcast_ref(), Some(Error::EngineLost { .. })) => Err(e),
-            _ => Ok(TargetHealth::Unresponsive),
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether the companion became healthy within a few seconds. One command waits in the container: starting a
+    /// command for each check would take more processor time than the start of the companion.
+    async fn await_health(&self, container: &str) -> Result<bool> {
+        let seconds = HEALTH_WAIT.as_secs().to_string();
+        let limit = HEALTH_WAIT + HEALTH_REPLY_TIMEOUT;
+        match self
+            .exec_health(container, &["--wait", &seconds], limit)
+            .await?
+        {
+            // The option is unknown to images of earlier versions.
+            Some(code) if code == i64::from(EXIT_USAGE) => {
+                Ok(self.probe_health(container).await? == TargetHealth::Healthy)
+            }
+            code => Ok(code == Some(0)),
         }
     }
 
@@ -213,7 +247,7 @@ impl DeployTarget {
     ) -> Result<()> {
         let started_at = Instant::now();
         loop {
-            if self.probe_health(container).await? == TargetHealth::Healthy {
+            if self.await_health(container).await? {
                 return Ok(());
             }
             self.check_running(container, log).await?;

@@ -107,7 +107,8 @@ pub(crate) struct CriuRemoved {
 /// One precondition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct CriuCheck {
-    pub(crate) what: String,
+    #[serde(alias = "what")]
+    pub(crate) name: String,
     #[serde(alias = "fine")]
     pub(crate) passed: bool,
     pub(crate) detail: String,

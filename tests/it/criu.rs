@@ -162,7 +162,7 @@ fn the_flag_warns_about_root_on_the_host() {
         checks.iter().all(|check| check["verdict"] == "ok"),
         "{status}"
     );
-    assert!(checks.iter().any(|check| check["check"] == "trial"));
+    assert!(checks.iter().any(|check| check["name"] == "trial"));
 }
 
 fn a_kernel_survives_into_another_container() {
@@ -334,7 +334,10 @@ fn a_process_continues_in_the_evolved_container() {
     let (home, api) = (criu_instance(), restart_kernel());
     api.exec("def counting():\n    yield from range(1, 10)\nnumbers = counting()\nfirst = next(numbers)\nobject = [1]");
     let quiesced = inside(home, &["quiesce", "--grace", "5"]);
-    assert_eq!(quiesced["receipt"][0]["by"], "process", "{quiesced}");
+    assert_eq!(
+        quiesced["receipt"][0]["restored_by"], "process",
+        "{quiesced}"
+    );
     // After `resume` the kernel continues, and no checkpoint is left.
     inside(home, &["resume"]);
     assert_eq!(api.exec("next(numbers)")["result"], "2");
@@ -383,7 +386,7 @@ fn a_process_continues_in_the_evolved_container() {
         home,
         &["verify", "--expected", &quiesced["expected"].to_string()],
     );
-    assert_eq!(report["receipt"][0]["by"], "objects", "{report:#}");
+    assert_eq!(report["receipt"][0]["restored_by"], "objects", "{report:#}");
     let after = api.exec("object, 'numbers' in globals()");
     assert_eq!(after["result"], "([1], False)", "{after}");
 }

@@ -93,8 +93,8 @@ fn code_requests_a_new_body_and_continues_in_it() {
     fs::write(&servers, known.to_string()).unwrap();
     greet(&home, "hello");
     let record = evolve(&home, "I need jq");
-    assert_eq!(record["by"], "agent", "{record:#}");
-    assert_eq!(record["receipt"][0]["by"], "objects", "{record:#}");
+    assert_eq!(record["requested_by"], "agent", "{record:#}");
+    assert_eq!(record["receipt"][0]["restored_by"], "objects", "{record:#}");
 
     let api = home.api();
     let after = api.exec("answer(2), list(frame.a), runtime.evolution(run).status");

@@ -64,7 +64,7 @@ fn verdict<'a>(report: &'a Value, name: &str) -> &'a Value {
 #[track_caller]
 fn non_variable_state<'a>(report: &'a Value, what: &str) -> &'a Value {
     let all = report["other_state"].as_array().unwrap();
-    let found = all.iter().find(|one| one["what"] == what);
+    let found = all.iter().find(|one| one["name"] == what);
     found.unwrap_or_else(|| panic!("no row `{what}`: {report:#}"))
 }
 
@@ -86,7 +86,7 @@ fn a_quiesced_container_refuses_requests_until_it_resumes() {
     assert_eq!(inside(home, &["quiesce", "--grace", "5"]), quiesced);
     let kept = quiesced["receipt"].as_array().unwrap();
     let of = |name: &str| kept.iter().find(|k| k["session"] == name).unwrap();
-    assert_eq!(of("rest")["by"], "objects");
+    assert_eq!(of("rest")["restored_by"], "objects");
     assert_eq!(of("rest")["rows"][0]["name"], "y");
     assert!(
         quiesced["expected"]["healthy_before"]
@@ -328,7 +328,7 @@ fn the_next_container_verifies_the_whole_session_state() {
     for name in ["session:default", "session:mind", "port:8080"] {
         assert_eq!(verdict(&report, name)["passed"], true);
     }
-    assert_eq!(report["receipt"][0]["by"], "objects", "{report:#}");
+    assert_eq!(report["receipt"][0]["restored_by"], "objects", "{report:#}");
     let (folder, other) = (
         non_variable_state(&report, "shell:default"),
         non_variable_state(&report, "shell:mind"),

@@ -37,7 +37,7 @@ pub(crate) fn mode(path: &Path) -> u32 {
 pub(crate) fn found(home: &Home, what: &str) -> Vec<String> {
     let all = home.json(["doctor"]);
     let of = all["findings"].as_array().unwrap().iter();
-    let of = of.filter(|f| f["check"] == what);
+    let of = of.filter(|f| f["name"] == what);
     of.map(|f| f["detail"].as_str().unwrap().to_owned())
         .collect()
 }

@@ -72,7 +72,7 @@ fn the_fix_for_setuid_files_works_for_any_file_name() {
     let of = all["findings"].as_array().unwrap().iter();
     let planted = |f: &&serde_json::Value| {
         let detail = f["detail"].as_str().unwrap_or_default();
-        f["check"] == "setuid" && detail.contains(set.to_str().unwrap())
+        f["name"] == "setuid" && detail.contains(set.to_str().unwrap())
     };
     let planted: Vec<_> = of.filter(planted).collect();
     assert_eq!(planted.len(), 7, "{all:#}");

@@ -81,7 +81,7 @@ fn an_older_companion_is_named_and_stopped_and_never_gets_the_token() {
     assert!(warnings.contains("earlier osctl"), "{status}");
     let doctor = home.json(["doctor"]);
     let of = doctor["findings"].as_array().unwrap().iter();
-    let mut of = of.filter(|finding| finding["check"] == "companion");
+    let mut of = of.filter(|finding| finding["name"] == "companion");
     let cure = of.next().unwrap()["hint"].to_string();
     assert!(cure.contains(&up), "{doctor:#}");
     let down = home.ok(["down"]);

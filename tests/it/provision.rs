@@ -66,7 +66,7 @@ fn a_full_disk_is_reported_with_a_fix() {
             panic!("{e}: {ran:?}");
         });
         let mut all = all["findings"].as_array().unwrap().iter();
-        all.find(|f| f["check"] == what).unwrap().clone()
+        all.find(|f| f["name"] == what).unwrap().clone()
     };
     for (what, folder, size, verdict, cure) in [
         ("state's disk", state.as_str(), "2g", "ok", None),

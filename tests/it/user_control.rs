@@ -78,7 +78,7 @@ fn a_project_file_of_the_agent_disables_no_command() {
     let found = home.json(["doctor"]);
     let finding = |what: &str| {
         let all = found["findings"].as_array().unwrap().iter();
-        let mut of = all.filter(|finding| finding["check"] == what);
+        let mut of = all.filter(|finding| finding["name"] == what);
         of.next().cloned().unwrap_or_default()
     };
     assert_eq!(finding("configuration")["verdict"], "ok", "{found:#}");
@@ -100,7 +100,7 @@ fn a_project_file_of_the_agent_disables_no_command() {
         ("companion", "ok", "healthy"),
     ] {
         let has = |finding: &&Value| {
-            finding["check"] == check
+            finding["name"] == check
                 && finding["verdict"] == verdict
                 && finding["detail"].as_str().unwrap().contains(detail)
         };

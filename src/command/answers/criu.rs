@@ -1,6 +1,6 @@
 //! Answers about checkpoints of kernel processes.
 
-use super::instance::DoctorVerdict;
+use super::instance::CheckVerdict;
 use super::runs::KernelEntry;
 use super::{UtcTime, seconds_from_ms};
 use crate::protocol::criu::{
@@ -115,9 +115,9 @@ pub(crate) struct CriuStatusAnswer {
 /// One precondition.
 #[derive(Debug, Serialize, JsonSchema)]
 struct CriuCheckEntry {
-    check: String,
+    name: String,
     /// `broken`: checkpoints are impossible. `warning`: they are possible without this precondition.
-    verdict: DoctorVerdict,
+    verdict: CheckVerdict,
     detail: String,
 }
 
@@ -135,17 +135,17 @@ struct CheckpointEntry {
 impl From<CriuCheck> for CriuCheckEntry {
     fn from(check: CriuCheck) -> Self {
         let CriuCheck {
-            what,
+            name,
             passed,
             detail,
             needed,
         } = check;
         Self {
-            check: what,
+            name,
             verdict: match (passed, needed) {
-                (true, _) => DoctorVerdict::Ok,
-                (false, true) => DoctorVerdict::Broken,
-                (false, false) => DoctorVerdict::Warning,
+                (true, _) => CheckVerdict::Ok,
+                (false, true) => CheckVerdict::Broken,
+                (false, false) => CheckVerdict::Warning,
             },
             detail,
         }

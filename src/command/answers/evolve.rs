@@ -1,6 +1,7 @@
 //! Answers about runs of the keeper.
 
 use super::cryo::{ReceiptEntry, receipt_entries};
+use super::instance::CheckVerdict;
 use super::{UtcTime, seconds_from_ms};
 use crate::protocol::evolve::container_reports::{
     EvolveCheck, NonVariableState, RestoreMethod, SessionReceipt,
@@ -113,7 +114,7 @@ pub(crate) struct EvolveRunAnswer {
     /// The result for each session's variables.
     receipt: Vec<SessionReceiptEntry>,
     /// The result for other state: shells, jobs, terminals, MCP sessions.
-    other_state: Vec<NonVariableState>,
+    other_state: Vec<OtherStateEntry>,
     /// The path of the body beneath the project.
     body_folder: Option<String>,
     /// Why the run is not committed to the project's git repository, if there is a repository.
@@ -134,10 +135,27 @@ struct StageEntry {
 struct EvolveCheckEntry {
     /// Short and stable: `services`, `exec`, `shell`, `cryo`, `mcp:linux`, `selftest.d/10-mine`.
     name: String,
-    passed: bool,
+    verdict: CheckVerdict,
     /// The finding, in a sentence.
     detail: String,
     duration_seconds: f64,
+}
+
+/// The result for a part of the state that is not a variable.
+#[derive(Debug, Serialize, JsonSchema)]
+struct OtherStateEntry {
+    /// Short and stable: `shell:default`, `job:default`, `terminals`, `mcp`, `mcp:sse`, `browser`.
+    name: String,
+    verdict: OtherStateVerdict,
+    /// How it is kept, or why it is lost, in a sentence.
+    detail: String,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum OtherStateVerdict {
+    Kept,
+    Lost,
 }
 
 /// The result for one session's variables.
@@ -156,12 +174,12 @@ impl From<StageRecord> for StageEntry {
     fn from(passed: StageRecord) -> Self {
         let StageRecord {
             stage,
-            began,
+            started,
             seconds,
         } = passed;
         Self {
             stage,
-            started_at: UtcTime::from_seconds(began),
+            started_at: UtcTime::from_seconds(started),
             duration_seconds: seconds,
         }
     }
@@ -173,13 +191,31 @@ impl From<EvolveCheck> for EvolveCheckEntry {
             name,
             passed,
             detail,
-            ms,
+            timing_ms,
         } = check;
         Self {
             name,
-            passed,
+            verdict: match passed {
+                true => CheckVerdict::Ok,
+                false => CheckVerdict::Broken,
+            },
             detail,
-            duration_seconds: seconds_from_ms(ms),
+            duration_seconds: seconds_from_ms(timing_ms),
+        }
+    }
+}
+
+impl From<NonVariableState> for OtherStateEntry {
+    fn from(state: NonVariableState) -> Self {
+        let NonVariableState { name, kept, detail } = state;
+        let verdict = match kept {
+            true => OtherStateVerdict::Kept,
+            false => OtherStateVerdict::Lost,
+        };
+        Self {
+            name,
+            verdict,
+            detail,
         }
     }
 }
@@ -188,7 +224,7 @@ impl From<SessionReceipt> for SessionReceiptEntry {
     fn from(receipt: SessionReceipt) -> Self {
         let SessionReceipt {
             session,
-            by: restored_by,
+            restored_by,
             rows,
             why,
         } = receipt;
@@ -207,10 +243,10 @@ impl From<EvolveRecord> for EvolveRunAnswer {
             run,
             task,
             reason,
-            by,
+            requested_by,
             force,
             dry_run,
-            began,
+            started,
             status,
             stages,
             failed_stage,
@@ -218,22 +254,22 @@ impl From<EvolveRecord> for EvolveRunAnswer {
             log_tail,
             checks,
             image,
-            previous,
-            body,
+            previous_image,
+            body_digest,
             refused_ms,
             receipt,
             other_state,
-            folder,
+            body_folder,
             not_committed_because,
         } = record;
         Self {
             id: run,
             task,
             reason,
-            requested_by: by,
+            requested_by,
             force,
             dry_run,
-            started_at: UtcTime::from_seconds(began),
+            started_at: UtcTime::from_seconds(started),
             status,
             stages: stages.into_iter().map(StageEntry::from).collect(),
             failed_stage,
@@ -241,12 +277,12 @@ impl From<EvolveRecord> for EvolveRunAnswer {
             log_tail,
             checks: checks.into_iter().map(EvolveCheckEntry::from).collect(),
             image,
-            previous_image: previous,
-            body_digest: body,
+            previous_image,
+            body_digest,
             refused_seconds: refused_ms.map(seconds_from_ms),
             receipt: receipt.into_iter().map(SessionReceiptEntry::from).collect(),
-            other_state,
-            body_folder: folder,
+            other_state: other_state.into_iter().map(OtherStateEntry::from).collect(),
+            body_folder,
             not_committed_because,
         }
     }

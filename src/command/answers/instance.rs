@@ -222,8 +222,8 @@ pub(crate) struct DoctorAnswer {
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct DoctorEntry {
     /// What was checked; a check can have several findings.
-    pub(crate) check: String,
-    pub(crate) verdict: DoctorVerdict,
+    pub(crate) name: String,
+    pub(crate) verdict: CheckVerdict,
     pub(crate) detail: String,
     /// How to fix it.
     pub(crate) hint: Option<String>,
@@ -231,7 +231,7 @@ pub(crate) struct DoctorEntry {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum DoctorVerdict {
+pub(crate) enum CheckVerdict {
     Ok,
     Warning,
     Broken,

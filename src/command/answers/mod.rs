@@ -36,7 +36,7 @@ pub(super) use host::{
     KernelspecEntry, KernelspecRemovedAnswer, KernelspecsAnswer, PathAnswer, ScreenshotAnswer,
 };
 pub(super) use instance::{
-    BuildAnswer, DoctorAnswer, DoctorEntry, DoctorVerdict, DownAnswer, InstanceEntry,
+    BuildAnswer, CheckVerdict, DoctorAnswer, DoctorEntry, DownAnswer, InstanceEntry,
     InstanceEntryState, InstancesAnswer, LogLine, StatusAnswer,
 };
 pub(super) use mcp::{ClientAnswer, ServersAnswer, ToolResultAnswer, ToolsAnswer};

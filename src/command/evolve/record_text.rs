@@ -12,7 +12,7 @@ pub(super) fn record_lines(record: &EvolveRecord) -> Vec<String> {
     row("id", record.run.to_string());
     row("task", task_word(record).into());
     row("by", caller_words(record).into());
-    row("started", format!("{} ago", format_age(record.began)));
+    row("started", format!("{} ago", format_age(record.started)));
     row("status", status_words(record).into());
     row("took", format_duration(record.total_seconds()));
     for (what, text) in [("reason", &record.reason), ("why", &record.why)] {
@@ -25,8 +25,11 @@ pub(super) fn record_lines(record: &EvolveRecord) -> Vec<String> {
         let refused = format_duration(ms / 1e3);
         row("refused", format!("requests for {refused}"));
     }
-    let images = [("image", &record.image), ("previous", &record.previous)];
-    for (what, id) in images.into_iter().chain([("body", &record.body)]) {
+    let images = [
+        ("image", &record.image),
+        ("previous", &record.previous_image),
+    ];
+    for (what, id) in images.into_iter().chain([("body", &record.body_digest)]) {
         id.iter().for_each(|id| row(what, id.to_string()));
     }
     lines.extend(stage_lines(record));
@@ -67,7 +70,7 @@ pub(super) fn why_or_reason(record: &EvolveRecord) -> &str {
 }
 
 fn caller_words(record: &EvolveRecord) -> &'static str {
-    match (record.by, record.force) {
+    match (record.requested_by, record.force) {
         (EvolveCaller::Host, false) => "the host",
         (EvolveCaller::Host, true) => "the host, with --force",
         (EvolveCaller::Agent, _) => "the agent",
@@ -93,7 +96,7 @@ fn status_words(record: &EvolveRecord) -> &'static str {
 /// The start of each stage relative to the start of the run, and its duration.
 fn stage_lines(record: &EvolveRecord) -> Vec<String> {
     let each = record.stages.iter().map(|stage| {
-        let after = format_duration((stage.began - record.began).max(0.0));
+        let after = format_duration((stage.started - record.started).max(0.0));
         let took = match stage.seconds {
             Some(seconds) => format_duration(seconds),
             None if record.status.has_ended() => "?".into(),
@@ -142,7 +145,7 @@ fn session_lines(receipt: &SessionReceipt) -> Vec<String> {
         .filter(|row| row.verdict == CryoVerdict::Lost)
         .collect();
     let (there, all) = (receipt.rows.len() - lost.len(), receipt.rows.len());
-    let how = match receipt.by {
+    let how = match receipt.restored_by {
         RestoreMethod::Process => "the whole process was kept".into(),
         RestoreMethod::Objects => format!("{there} of {all} variables kept"),
         RestoreMethod::Nothing => "starts empty".into(),
@@ -164,7 +167,7 @@ fn session_lines(receipt: &SessionReceipt) -> Vec<String> {
 /// A line for a part of the state that is not a variable.
 pub(super) fn non_variable_line(one: &NonVariableState) -> String {
     let lost = if one.kept { "" } else { "lost: " };
-    format!("  {lost}{}: {}", one.what, one.detail)
+    format!("  {lost}{}: {}", one.name, one.detail)
 }
 
 fn with_title(title: &str, lines: Vec<String>) -> Vec<String> {

@@ -44,8 +44,8 @@ impl CriuFindings {
     pub(super) fn message(&self) -> String {
         let missing = self.checks.iter().filter(|c| !c.passed && c.needed);
         let mut missing: Vec<&CriuCheck> = missing.collect();
-        if missing.iter().any(|check| check.what == CRIU_ENABLED_CHECK) {
-            missing.retain(|check| check.what == CRIU_ENABLED_CHECK);
+        if missing.iter().any(|check| check.name == CRIU_ENABLED_CHECK) {
+            missing.retain(|check| check.name == CRIU_ENABLED_CHECK);
         }
         let missing: Vec<&str> = missing.iter().map(|check| check.detail.as_str()).collect();
         match missing.is_empty() {
@@ -113,7 +113,7 @@ pub(super) async fn probe_criu(
 
 fn build_check(what: &str, needed: bool, result: Result<String, String>) -> CriuCheck {
     CriuCheck {
-        what: what.into(),
+        name: what.into(),
         passed: result.is_ok(),
         detail: result.unwrap_or_else(|why| why),
         needed,

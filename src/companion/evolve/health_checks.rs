@@ -46,7 +46,7 @@ pub(super) async fn run_check(
         name: name.into(),
         passed,
         detail,
-        ms: (started.elapsed().as_secs_f64() * 1e6).round() / 1e3,
+        timing_ms: (started.elapsed().as_secs_f64() * 1e6).round() / 1e3,
     }
 }
 

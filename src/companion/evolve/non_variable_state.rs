@@ -41,7 +41,7 @@ impl EvolveParts {
             all.push(lost_state("mcp:sse".into(), detail));
         }
         all.extend(browser.then(|| NonVariableState {
-            what: "browser".into(),
+            name: "browser".into(),
             kept: true,
             detail: "the profile is kept, and the browser restarts".into(),
         }));
@@ -93,7 +93,7 @@ fn take_within_bytes(
 
 fn report_shell(session: &str, folder: &str) -> NonVariableState {
     NonVariableState {
-        what: format!("shell:{session}"),
+        name: format!("shell:{session}"),
         kept: true,
         detail: format!("in `{folder}`, with environment and functions"),
     }
@@ -118,7 +118,7 @@ fn verify_shell(session: &str, folder: &str, current: Option<&String>) -> NonVar
 
 fn report_clients(sessions: u64) -> NonVariableState {
     NonVariableState {
-        what: "mcp".into(),
+        name: "mcp".into(),
         kept: true,
         detail: match sessions {
             1 => "1 client session continues".into(),
@@ -139,7 +139,7 @@ fn verify_clients(expected: u64, found: u64) -> NonVariableState {
 
 fn lost_state(what: String, detail: String) -> NonVariableState {
     NonVariableState {
-        what,
+        name: what,
         kept: false,
         detail,
     }

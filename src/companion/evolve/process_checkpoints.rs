@@ -41,7 +41,7 @@ impl EvolveParts {
             };
             match self.criu.checkpoint(request).await {
                 Ok(_) => {
-                    session_receipt.by = RestoreMethod::Process;
+                    session_receipt.restored_by = RestoreMethod::Process;
                     evolve_checkpoints
                         .by_session
                         .insert(session_receipt.session.clone(), name);

@@ -359,7 +359,7 @@ impl EvolveParts {
         for (session, stored) in self.cryo.snapshot_sessions(StoreReason::Evolve).await {
             let view = views.get(&session);
             let mut entry = SessionReceipt {
-                by: RestoreMethod::Nothing,
+                restored_by: RestoreMethod::Nothing,
                 rows: Vec::new(),
                 why: None,
                 session,
@@ -383,11 +383,11 @@ impl EvolveParts {
                 }
             };
             if let Some(stored) = &stored {
-                entry.by = RestoreMethod::Objects;
+                entry.restored_by = RestoreMethod::Objects;
                 entry.rows.clone_from(&stored.receipt);
             }
             if let Some(checkpoint) = view.and_then(|view| view.checkpoint.as_deref()) {
-                entry.by = RestoreMethod::Process;
+                entry.restored_by = RestoreMethod::Process;
                 entry.why = Some(format!(
                     "the kernel is in the checkpoint `{checkpoint}`; `osctl criu restore` restores the kernel"
                 ));

@@ -49,7 +49,7 @@ impl EvolveHandle {
                 name: "selftest".into(),
                 passed: false,
                 detail: error.to_string(),
-                ms: 0.0,
+                timing_ms: 0.0,
             }]
         });
         SelfTestReply {

@@ -53,8 +53,8 @@ impl EvolveHandle {
         let mut checks = missing;
         let mut receipt = Vec::new();
         for (check, mut session_receipt) in sessions {
-            if session_receipt.by == RestoreMethod::Objects {
-                session_receipt.by = self.kept_by(&session_receipt.session);
+            if session_receipt.restored_by == RestoreMethod::Objects {
+                session_receipt.restored_by = self.kept_by(&session_receipt.session);
             }
             checks.push(check);
             receipt.push(session_receipt);
@@ -130,7 +130,7 @@ impl EvolveParts {
         let each = expected.iter().map(|session| async move {
             let mut session_receipt = SessionReceipt {
                 session: session.session.clone(),
-                by: RestoreMethod::Nothing,
+                restored_by: RestoreMethod::Nothing,
                 rows: Vec::new(),
                 why: None,
             };
@@ -158,7 +158,7 @@ impl EvolveParts {
         let ready = timeout(EVOLVE_KERNEL_TIMEOUT, kernel.wait_ready()).await;
         let view = ready.map_err(|_| kernel.view().detail)?;
         if let Some(checkpoint) = view.checkpoint {
-            session_receipt.by = RestoreMethod::Process;
+            session_receipt.restored_by = RestoreMethod::Process;
             let detail = format!("the kernel is in the checkpoint `{checkpoint}`");
             session_receipt.why = Some(format!(
                 "{detail}; `osctl criu restore` restores the kernel"
@@ -175,7 +175,7 @@ impl EvolveParts {
             (Some(stored), _) => stored,
             (None, None) => return Ok("the session was empty".into()),
             (None, Some(checkpoint)) if view.report.restored => {
-                session_receipt.by = RestoreMethod::Objects;
+                session_receipt.restored_by = RestoreMethod::Objects;
                 return Ok(format!(
                     "the variables were restored; the checkpoint `{checkpoint}` can't be used"
                 ));
@@ -189,7 +189,7 @@ impl EvolveParts {
         if !view.report.restored {
             return Err("the stored state was not restored".into());
         }
-        session_receipt.by = RestoreMethod::Objects;
+        session_receipt.restored_by = RestoreMethod::Objects;
         let details = self
             .cryo
             .show_generation(session.clone(), Some(stored))

@@ -63,7 +63,7 @@ impl RunExecutor {
         for note in notes {
             self.log.log(&note);
         }
-        self.record.body = Some(digest.clone());
+        self.record.body_digest = Some(digest.clone());
         let docker = self.target.docker.clone();
         let latest = docker.find_image(&self.target.image_tag("latest")).await?;
         if let Some(image) = latest

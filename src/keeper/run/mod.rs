@@ -140,7 +140,7 @@ impl RunExecutor {
 
     /// Whether the container is replaced whatever its state is. The agent may not force this.
     pub(super) fn is_forced(&self) -> bool {
-        self.record.force && self.record.by != EvolveCaller::Agent
+        self.record.force && self.record.requested_by != EvolveCaller::Agent
     }
 
     /// Adds a reason to the record.
@@ -180,7 +180,7 @@ impl RunExecutor {
         self.record.status = stage;
         self.record.stages.push(StageRecord {
             stage,
-            began: unix_seconds(),
+            started: unix_seconds(),
             seconds: None,
         });
         self.run_store.save_record(&self.record)

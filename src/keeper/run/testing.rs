@@ -109,7 +109,7 @@ impl RunExecutor {
             let how = if check.passed { "ok" } else { "not ok" };
             self.log.log(&format!(
                 "{how}: {} ({:.0} ms) {}",
-                check.name, check.ms, check.detail
+                check.name, check.timing_ms, check.detail
             ));
         }
         self.record.checks = sanitize::sanitize_checks(checks);

@@ -29,7 +29,7 @@ impl KeeperRunStore {
 
     /// Keeps the body that runs now, so that it remains when earlier runs are deleted.
     pub(in crate::keeper) fn save_previous_body(&self, record: &EvolveRecord) -> Result<()> {
-        let Some(found) = self.find_body_archive(record.previous.as_deref())? else {
+        let Some(found) = self.find_body_archive(record.previous_image.as_deref())? else {
             return Ok(());
         };
         let place = self.folder_of_run(&record.run).join(PREVIOUS_BODY_FILE);
@@ -50,7 +50,7 @@ impl KeeperRunStore {
         let own = self.folder_of_run(&record.run).join(PREVIOUS_BODY_FILE);
         match own.exists() {
             true => read_archive(Some(own)),
-            false => read_archive(self.find_body_archive(record.previous.as_deref())?),
+            false => read_archive(self.find_body_archive(record.previous_image.as_deref())?),
         }
     }
 
@@ -80,7 +80,7 @@ impl KeeperRunStore {
             let place = self.folder_of_run(&record.run);
             let of = [
                 (&record.image, RUN_BODY_FILE),
-                (&record.previous, PREVIOUS_BODY_FILE),
+                (&record.previous_image, PREVIOUS_BODY_FILE),
             ];
             let named = of
                 .into_iter()

@@ -27,7 +27,8 @@ pub(crate) struct EvolveCheck {
     /// The finding, in a sentence.
     pub(crate) detail: String,
     /// Duration in milliseconds.
-    pub(crate) ms: f64,
+    #[serde(alias = "ms")]
+    pub(crate) timing_ms: f64,
 }
 
 /// `osctl selftest`: whether this body works, checked in a container with throw-away data.
@@ -137,7 +138,8 @@ pub(crate) struct SessionReceipt {
     pub(crate) session: String,
     /// `process`: the whole kernel was checkpointed and restored. `objects`: its variables were stored and reloaded.
     /// `nothing`: both failed.
-    pub(crate) by: RestoreMethod,
+    #[serde(alias = "by")]
+    pub(crate) restored_by: RestoreMethod,
     pub(crate) rows: Vec<ReceiptRow>,
     /// Why something is missing, in addition to the rows.
     #[serde(default)]
@@ -148,7 +150,8 @@ pub(crate) struct SessionReceipt {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
 pub(crate) struct NonVariableState {
     /// Short and stable: `shell:default`, `job:default`, `terminals`, `mcp`, `mcp:sse`, `browser`.
-    pub(crate) what: String,
+    #[serde(alias = "what")]
+    pub(crate) name: String,
     pub(crate) kept: bool,
     /// How it is kept, or why it is lost, in a sentence.
     pub(crate) detail: String,

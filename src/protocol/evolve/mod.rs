@@ -281,7 +281,20 @@ mod tests {
         );
         assert!(status.has_ended());
         let again = serde_json::to_string(&KeeperReply::Record(record)).unwrap();
-        assert_eq!(again, RECORD.replace(r#""gate""#, r#""failed_stage""#));
+        let renamed_keys = [
+            ("by", "requested_by"),
+            ("began", "started"),
+            ("gate", "failed_stage"),
+            ("ms", "timing_ms"),
+            ("previous", "previous_image"),
+            ("body", "body_digest"),
+        ];
+        let with_todays_keys = renamed_keys
+            .iter()
+            .fold(RECORD.to_owned(), |text, (former, key)| {
+                text.replace(&format!(r#""{former}":"#), &format!(r#""{key}":"#))
+            });
+        assert_eq!(again, with_todays_keys);
         let former = RECORD.replace("testing", "freezing");
         let KeeperReply::Record(record) = serde_json::from_str(&former).unwrap() else {
             panic!("no record");

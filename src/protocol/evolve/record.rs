@@ -152,7 +152,8 @@ pub(crate) enum EvolveCaller {
 pub(crate) struct StageRecord {
     pub(crate) stage: EvolveStage,
     /// Start time in seconds since 1970.
-    pub(crate) began: f64,
+    #[serde(alias = "began")]
+    pub(crate) started: f64,
     /// Duration; `null` while the stage is active.
     pub(crate) seconds: Option<f64>,
 }
@@ -163,11 +164,13 @@ pub(crate) struct EvolveRecord {
     pub(crate) run: EvolveRunId,
     pub(crate) task: RunTask,
     pub(crate) reason: Option<String>,
-    pub(crate) by: EvolveCaller,
+    #[serde(alias = "by")]
+    pub(crate) requested_by: EvolveCaller,
     pub(crate) force: bool,
     pub(crate) dry_run: bool,
     /// Start time in seconds since 1970.
-    pub(crate) began: f64,
+    #[serde(alias = "began")]
+    pub(crate) started: f64,
     /// The current stage, or how the run ended.
     pub(crate) status: EvolveStage,
     pub(crate) stages: Vec<StageRecord>,
@@ -184,9 +187,11 @@ pub(crate) struct EvolveRecord {
     /// The id of the image that the run built or rolled back to.
     pub(crate) image: Option<String>,
     /// The id of the previous image.
-    pub(crate) previous: Option<String>,
+    #[serde(alias = "previous")]
+    pub(crate) previous_image: Option<String>,
     /// The digest of the body from which the image was built.
-    pub(crate) body: Option<String>,
+    #[serde(alias = "body")]
+    pub(crate) body_digest: Option<String>,
     /// How long requests were refused, in milliseconds.
     pub(crate) refused_ms: Option<f64>,
     /// The result for each session's variables.
@@ -196,8 +201,8 @@ pub(crate) struct EvolveRecord {
     #[serde(default, alias = "besides", skip_serializing_if = "Vec::is_empty")]
     pub(crate) other_state: Vec<NonVariableState>,
     /// The path of the body beneath the project.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) folder: Option<String>,
+    #[serde(default, alias = "folder", skip_serializing_if = "Option::is_none")]
+    pub(crate) body_folder: Option<String>,
     /// Why the run is not committed to the project's git repository, if there is a repository.
     #[serde(default, alias = "untold", skip_serializing_if = "Option::is_none")]
     pub(crate) not_committed_because: Option<String>,

@@ -221,7 +221,11 @@ fn has_new_run(last: Option<&EvolveStatus>, now: &EvolveStatus) -> bool {
 
 /// The folder of a run's body, relative to the repository's root.
 fn resolve_body_folder(run: &EvolveRecord) -> &Path {
-    let folder = Path::new(run.folder.as_deref().unwrap_or(GIT_DEFAULT_BODY_FOLDER));
+    let folder = Path::new(
+        run.body_folder
+            .as_deref()
+            .unwrap_or(GIT_DEFAULT_BODY_FOLDER),
+    );
     let plain = |part| matches!(part, Component::Normal(_));
     match folder.components().count() > 0 && folder.components().all(plain) {
         true => folder,
@@ -270,7 +274,7 @@ fn build_commit_message(run: &EvolveRecord) -> String {
     for (name, value) in [
         ("Failed-Stage", &failed_stage),
         ("Image", &run.image),
-        ("Body", &run.body),
+        ("Body", &run.body_digest),
     ] {
         let line = value.as_ref();
         text.extend(line.map(|value| format!("Osctl-{name}: {value}\n")));

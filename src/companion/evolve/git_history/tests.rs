@@ -17,10 +17,10 @@ fn build_record(run: &str, status: EvolveStage) -> EvolveRecord {
         run: run.parse().unwrap(),
         task: RunTask::Evolve,
         reason: Some("more\nOsctl-Run: 29991231-235959".into()),
-        by: EvolveCaller::Agent,
+        requested_by: EvolveCaller::Agent,
         force: false,
         dry_run: false,
-        began: 0.0,
+        started: 0.0,
         status,
         stages: Vec::new(),
         failed_stage: None,
@@ -28,12 +28,12 @@ fn build_record(run: &str, status: EvolveStage) -> EvolveRecord {
         log_tail: Vec::new(),
         checks: Vec::new(),
         image: Some("sha256:1".into()),
-        previous: None,
-        body: Some("sha256:b".into()),
+        previous_image: None,
+        body_digest: Some("sha256:b".into()),
         refused_ms: None,
         receipt: Vec::new(),
         other_state: Vec::new(),
-        folder: None,
+        body_folder: None,
         not_committed_because: None,
     }
 }
@@ -120,7 +120,7 @@ async fn commit_uncommitted_runs(project: &Path, runs: &[EvolveRecord]) -> usize
     let uncommitted = select_uncommitted_runs(runs, &committed);
     for run in &uncommitted {
         // As in the keeper's replies: a run whose body could not be read has none.
-        if run.body.is_none() && run.image.is_none() {
+        if run.body_digest.is_none() && run.image.is_none() {
             repository
                 .commit_unchanged(&build_commit_message(run))
                 .await
@@ -155,10 +155,11 @@ async fn runs_become_commits_of_the_owner_and_nothing_else_is_touched() {
     let mut second = build_record("20261120-110000", EvolveStage::RolledBack);
     second.image = Some("sha256:2".into());
     let mut back = build_record("20261120-120000", EvolveStage::Succeeded);
-    (back.task, back.body) = (RunTask::Rollback, None);
+    (back.task, back.body_digest) = (RunTask::Rollback, None);
     // A run whose body could not be read gets the body of the previous commit.
     let mut unread = build_record("20261120-123000", EvolveStage::Failed);
-    (unread.body, unread.image, unread.failed_stage) = (None, None, Some(EvolveStage::Building));
+    (unread.body_digest, unread.image, unread.failed_stage) =
+        (None, None, Some(EvolveStage::Building));
     let all = [on, unread, back, second, first, earlier];
     assert_eq!(commit_uncommitted_runs(folder.path(), &all).await, 3);
     let subjects = git(&["log", "--format=%s|%an", GIT_HISTORY_BRANCH]);
@@ -213,9 +214,9 @@ async fn runs_become_commits_of_the_owner_and_nothing_else_is_touched() {
 async fn nested_body_is_committed_in_place() {
     let (folder, _) = create_project();
     let mut deep = build_record("20261120-100000", EvolveStage::Succeeded);
-    deep.folder = Some("agents/mine".into());
+    deep.body_folder = Some("agents/mine".into());
     let mut odd = build_record("20261120-110000", EvolveStage::Failed);
-    odd.folder = Some("../x".into());
+    odd.body_folder = Some("../x".into());
     assert_eq!(
         commit_uncommitted_runs(folder.path(), &[deep.clone()]).await,
         1
