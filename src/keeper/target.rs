@@ -15,7 +15,8 @@ use anyhow::{Context, bail};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// The path of the binary in every body.
 const TARGET_OSCTL_PATH: &str = "/opt/osctl/bin/osctl";
