@@ -8,6 +8,8 @@ mod embedded;
 mod identity;
 mod process_lock;
 
+#[cfg(test)]
+pub(crate) use docker::fake_engine;
 pub(crate) use docker::{
     ClassicBuild, Docker, EngineAddress, EngineExecPipes, EngineImage, ImageBuild, ImageBuilder,
 };

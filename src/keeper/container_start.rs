@@ -6,7 +6,8 @@ use super::target::DeployTarget;
 use crate::engine::ContainerPhase;
 use crate::error::{Error, Result};
 use crate::protocol::evolve::EvolveRunId;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// How long a start is retried: the processes of an engine that was killed may hold its ports for some seconds.
 const CONTAINER_START_TIMEOUT: Duration = Duration::from_secs(10);

@@ -22,8 +22,9 @@ use futures_util::future::BoxFuture;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 
 /// How long a caller waits for a recovery to end.
 const CONTROLLER_REPLY_TIMEOUT: Duration = Duration::from_secs(20);

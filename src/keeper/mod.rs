@@ -57,11 +57,13 @@ mod stage_transitions;
 mod target;
 #[cfg(test)]
 mod test_samples;
+#[cfg(test)]
+mod tests;
 
 use crate::error::Result;
 use crate::protocol::evolve::{AGENT_SOCKET_FOLDER, KEEPER_IMAGE_VARIABLE};
 use anyhow::Context;
-use controller::RunController;
+use controller::{ControllerHandle, RunController};
 use journal::RunJournal;
 use port_recovery::UnreachableFile;
 use run_store::KeeperRunStore;
@@ -84,6 +86,8 @@ pub(crate) struct KeeperSettings {
     pub(crate) engine_socket: PathBuf,
     /// The name of the keeper's own image.
     pub(crate) keeper_image: Option<String>,
+    /// The binary in the images that the keeper builds; `None` is the keeper's own.
+    pub(crate) binary: Option<PathBuf>,
 }
 
 impl Default for KeeperSettings {
@@ -94,6 +98,7 @@ impl Default for KeeperSettings {
             project: "/repo".into(),
             engine_socket: "/var/run/docker.sock".into(),
             keeper_image: env::var(KEEPER_IMAGE_VARIABLE).ok(),
+            binary: None,
         }
     }
 }
@@ -120,14 +125,7 @@ pub(crate) async fn serve_keeper(
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "the keeper starts");
     let run_store =
         KeeperRunStore::open(&settings.state_folder).context("opening the run store")?;
-    // A run that is being recovered is active until recovery ends.
-    let interrupted = RunJournal::new(&settings.state_folder)
-        .read()
-        .ok()
-        .flatten();
-    run_store.set_active_run(interrupted.and_then(|entry| entry.active_run()));
-    UnreachableFile::new(&settings.state_folder).mark_as_ended();
-    let (owner, handle) = RunController::new(settings.clone(), run_store.clone());
+    let (owner, handle) = start_controller(&settings, &run_store);
     let server = api::KeeperServer::new(run_store, handle.clone());
     let sockets = api::bind_sockets(&settings)?;
     let mut owner = pin!(owner.run());
@@ -141,6 +139,21 @@ pub(crate) async fn serve_keeper(
         ended = &mut owner => ended,
         () = tokio::time::sleep(KEEPER_SHUTDOWN_TIMEOUT) => Ok(()),
     }
+}
+
+/// A controller that first finishes the run that an earlier keeper started.
+fn start_controller(
+    settings: &KeeperSettings,
+    run_store: &KeeperRunStore,
+) -> (RunController, ControllerHandle) {
+    // A run that is being recovered is active until recovery ends.
+    let interrupted = RunJournal::new(&settings.state_folder)
+        .read()
+        .ok()
+        .flatten();
+    run_store.set_active_run(interrupted.and_then(|entry| entry.active_run()));
+    UnreachableFile::new(&settings.state_folder).mark_as_ended();
+    RunController::new(settings.clone(), run_store.clone())
 }
 
 /// Sends a request to the keeper of this container, and passes each line of the reply to `on_line`.

@@ -10,7 +10,8 @@ use crate::backoff::Backoff;
 use crate::engine::ContainerPhase;
 use crate::error::Result;
 use crate::protocol::evolve::{EvolveRecord, EvolveStage, RunTask};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// The interval between two checks.
 const DEPLOY_WATCH_INTERVAL: Duration = Duration::from_secs(1);

@@ -15,7 +15,8 @@ use anyhow::{Context, bail};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// The path of the binary in every body.
 const TARGET_OSCTL_PATH: &str = "/opt/osctl/bin/osctl";
@@ -28,7 +29,7 @@ const RUN_LABEL: &str = "osctl.run";
 pub(super) const TRIAL_STATE_FOLDER: &str = "/run/os-before";
 /// How long one command in the container waits for the companion's health, and how long the companion may take to
 /// answer.
-const HEALTH_WAIT: Duration = Duration::from_secs(5);
+const HEALTH_WAIT_DURATION: Duration = Duration::from_secs(5);
 const HEALTH_REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// The interval between two health checks.
 const TARGET_HEALTH_INTERVAL: Duration = Duration::from_millis(50);
@@ -221,8 +222,8 @@ impl DeployTarget {
     /// Whether the companion became healthy within a few seconds. One command waits in the container: starting a
     /// command for each check would take more processor time than the start of the companion.
     async fn await_health(&self, container: &str) -> Result<bool> {
-        let seconds = HEALTH_WAIT.as_secs().to_string();
-        let limit = HEALTH_WAIT + HEALTH_REPLY_TIMEOUT;
+        let seconds = HEALTH_WAIT_DURATION.as_secs().to_string();
+        let limit = HEALTH_WAIT_DURATION + HEALTH_REPLY_TIMEOUT;
         match self
             .exec_health(container, &["--wait", &seconds], limit)
             .await?

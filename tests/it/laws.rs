@@ -205,6 +205,7 @@ fn each_library_is_used_only_in_its_place() {
             &[
                 "companion/http/",
                 "companion/desktop/cdp.rs",
+                "engine/docker/fake_engine/",
                 "host/token_proof.rs",
             ],
         ),

@@ -6,6 +6,8 @@ mod container;
 mod container_ops;
 mod environment;
 mod exec;
+#[cfg(test)]
+pub(crate) mod fake_engine;
 mod image;
 mod network;
 #[cfg(unix)]
@@ -278,6 +280,10 @@ fn open_api_client(
     socket: Option<&str>,
 ) -> std::result::Result<bollard::Docker, ApiError> {
     let url = socket.unwrap_or(&address.url);
+    #[cfg(test)]
+    if let Some(api) = fake_engine::open_fake_client(url) {
+        return Ok(api);
+    }
     if let Some(folder) = &address.certificates {
         let (key, cert, ca) = (
             folder.join("key.pem"),

@@ -134,7 +134,7 @@ fn read_recipe(
     let certificates = deploy_config.certificates.iter().cloned();
     Ok(ImageRecipe {
         body,
-        companion: CompanionBinary::load(None, architecture)?,
+        companion: CompanionBinary::load(settings.binary.as_deref(), architecture)?,
         certificates: certificates
             .map(|a| CaCertificate {
                 name: a.name,

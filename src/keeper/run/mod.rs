@@ -18,7 +18,8 @@ use super::{KeeperSettings, gc, sanitize};
 use crate::engine::EngineProgress;
 use crate::error::{Error, Result};
 use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage, RunTask, StageRecord};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// The number of attempts to write the final record, and the pause between two attempts.
 const MAX_RUN_RECORD_WRITES: u32 = 40;

@@ -9,7 +9,8 @@ use crate::keeper::target::TargetHealth;
 use crate::protocol::evolve::container_reports::QuiesceReply;
 use anyhow::bail;
 use std::pin::pin;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// How long and how often the keeper cancels the quiescing of a container, and the pause between two calls.
 const QUIESCE_CANCEL_TIMEOUT: Duration = Duration::from_secs(20);

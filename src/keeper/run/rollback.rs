@@ -12,7 +12,8 @@ use crate::keeper::port_recovery::{UnreachableContainer, UnreachableFile};
 use crate::keeper::retry_policy::is_engine_away;
 use crate::protocol::evolve::EvolveStage;
 use anyhow::bail;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// How long a restarted container may take to become healthy.
 const ROLLBACK_HEALTH_TIMEOUT: Duration = Duration::from_secs(120);

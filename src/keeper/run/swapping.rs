@@ -7,7 +7,8 @@ use crate::keeper::journal::RunJournalStep;
 use crate::keeper::retry_policy::is_engine_away;
 use crate::protocol::evolve::RunTask;
 use anyhow::{Context, bail};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// A quiesced container resumes after a minute. If a slow engine takes too long to pause it, the work that it does
 /// after resuming would be lost.
