@@ -61,6 +61,14 @@ fn collect(folder: &Path, found: &mut Vec<Source>) {
 }
 
 impl Source {
+    pub(crate) fn for_test(path: &str, code: &str) -> Self {
+        Self {
+            path: path.into(),
+            code: code.into(),
+            lines: code.lines().count(),
+        }
+    }
+
     /// The top-level module of the file.
     fn layer(&self) -> &str {
         self.path.split('/').next().unwrap().trim_end_matches(".rs")
