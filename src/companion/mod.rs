@@ -4,6 +4,7 @@
 //! [`serve_companion`] runs from start to shutdown. Its sockets and its shutdown future are arguments, so tests and
 //! production differ only in the call.
 
+mod admission;
 mod criu;
 mod cryo;
 mod descendants;
@@ -30,11 +31,12 @@ pub(crate) use settings::CompanionSettings;
 pub(crate) use shell::supervise_command;
 
 use crate::error::Result;
+use admission::AdmissionControl;
 use anyhow::Context;
 use criu::{Criu, CriuPrerequisites};
 use cryo::{CryoService, CryoSettings};
 use desktop::{DEBUGGER_PORT, Desktop, DesktopSettings, OneTimeTokens};
-use evolve::{AdmissionControl, EvolveHandle};
+use evolve::EvolveHandle;
 use files::FilesHandle;
 use http::HttpHandles;
 use kernel::{KernelSessions, SessionLimits};

@@ -26,10 +26,11 @@ mod session;
 mod shell;
 mod stream;
 
+use super::admission::ListenerKind;
 use super::criu::Criu;
 use super::cryo::CryoService;
 use super::desktop::{Desktop, OneTimeTokens};
-use super::evolve::{EvolveHandle, ListenerKind};
+use super::evolve::EvolveHandle;
 use super::files::FilesHandle;
 use super::kernel::KernelSessions;
 use super::mcp::{self, Hub};
