@@ -16,6 +16,7 @@ mod http;
 mod kernel;
 mod mcp;
 mod memory;
+mod os_tools;
 mod pipes;
 mod pty;
 mod runs;
@@ -40,7 +41,8 @@ use evolve::EvolveHandle;
 use files::FilesHandle;
 use http::HttpHandles;
 use kernel::{KernelSessions, SessionLimits};
-use mcp::{Hub, OsServerFactory};
+use mcp::Hub;
+use os_tools::OsServerFactory;
 use pty::{PtyLimits, PtyTerminals};
 use runs::{RetainedRuns, RunStore};
 use serde_json::Value;
@@ -162,18 +164,17 @@ pub(crate) async fn serve_companion(
     let ports = listeners.desktop.take();
     let (desktop, services) = Desktop::start(parts.desktop, ports, &stopping);
     let files = FilesHandle::start(settings.data_folder.clone());
-    let hub_settings = mcp::HubSettings::from(&settings);
     let os = OsServerFactory::new(
-        mcp::ToolContext {
+        os_tools::ToolContext {
             sessions: sessions.clone(),
             shells: shells.clone(),
             files: files.clone(),
             cryo: cryo.clone(),
             desktop: desktop.clone(),
         },
-        hub_settings.resource_root.clone(),
+        settings.root.clone(),
     );
-    let hub = Hub::start(hub_settings, os.clone());
+    let hub = Hub::start(mcp::HubSettings::from(&settings), Arc::new(os.clone()));
     let gate = AdmissionControl::default();
     let session_state = SessionStateStore::new(
         &settings.data_folder,

@@ -241,13 +241,13 @@ fn each_library_is_used_only_in_its_place() {
             "tokio_tungstenite",
             &["host/terminal/", "companion/desktop/page.rs"],
         ),
-        ("rmcp", &["companion/mcp/os_tools/"]),
+        ("rmcp", &["companion/os_tools/"]),
         (
             "schemars",
             &[
                 "command/answers/",
                 "command/status.rs",
-                "companion/mcp/os_tools/",
+                "companion/os_tools/",
                 "config/mod.rs",
                 "image/body.rs",
                 "protocol/",

@@ -26,7 +26,7 @@ mod message;
 mod message_stream;
 mod name_filter;
 mod notification_relay;
-mod os_tools;
+
 mod param_headers;
 mod persisted_sessions;
 mod probe;
@@ -41,14 +41,15 @@ mod sse_connections;
 mod transport;
 mod uri_template;
 
-pub(super) use os_tools::{OsServerFactory, ToolContext};
+pub(super) use child::InProcessServer;
+pub(super) use message::invalid_request_response;
 pub(super) use settings::HubSettings;
 pub(super) use transport::hub_routes;
 
 use crate::error::Result;
 use crate::protocol::mcp::{HubStatus, ServerStatus};
 use bytes::Bytes;
-use child::{HandshakeError, InProcessServer};
+use child::HandshakeError;
 use client::{McpClient, NotificationSink};
 use config::{McpConfig, McpConfigFiles};
 use merged_servers::MergedServers;
@@ -129,8 +130,8 @@ enum HubRefusal {
 
 impl Hub {
     /// Reads the configuration, starts the eager servers and watches the configuration files.
-    pub(super) fn start(settings: HubSettings, os: OsServerFactory) -> Self {
-        let hub = Self::new(settings, Arc::new(os));
+    pub(super) fn start(settings: HubSettings, built_in_server: Arc<dyn InProcessServer>) -> Self {
+        let hub = Self::new(settings, built_in_server);
         let stamp = config::file_stamps(&hub.0.settings.config_files);
         hub.reload_config();
         tokio::spawn(hub.clone().watch_files(stamp));

@@ -20,7 +20,7 @@ mod server_requests;
 mod server_task;
 mod subscriptions;
 
-pub(super) use in_process::InProcessServer;
+pub(in crate::companion) use in_process::InProcessServer;
 pub(super) use restart_policy::ServerPhase;
 
 use super::client::{McpClient, ReplySender};
