@@ -19,7 +19,7 @@ const FOLDERS: [&str; 3] = ["companion", "companion/mcp", "companion/mcp/child"]
 const KNOWN_CIRCLES: &[(&str, &str)] = &[
     ("companion", "cryo kernel"),
     ("companion", "desktop service"),
-    ("companion", "evolve http mcp mod os_tools"),
+    ("companion", "evolve http mcp"),
     ("companion/mcp", "child server_entry"),
     (
         "companion/mcp",
