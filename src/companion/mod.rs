@@ -36,7 +36,7 @@ use crate::error::Result;
 use admission::AdmissionControl;
 use anyhow::Context;
 use criu::{Criu, CriuPrerequisites};
-use cryo::{CryoService, CryoSettings};
+use cryo::{CryoService, CryoSettings, StoredGenerations};
 use desktop::{Desktop, DesktopSettings, OneTimeTokens};
 use evolve::EvolveHandle;
 use files::FilesHandle;
@@ -130,8 +130,15 @@ pub(crate) async fn serve_companion(
     let store = RunStore::open(&retained_runs);
     // This step must run before any process takes an id.
     let prerequisites = CriuPrerequisites::prepare(criu::CriuSettings::from(&settings)).await;
+    let restore_source = Arc::new(StoredGenerations::new(settings.cryo_folder()));
     let (sessions, owner) = KernelSessions::start(
-        kernel::KernelSettings::new(&settings, parts.sessions, &retained_runs, store.clone()),
+        kernel::KernelSettings::new(
+            &settings,
+            parts.sessions,
+            &retained_runs,
+            store.clone(),
+            restore_source,
+        ),
         prerequisites.restoring_sessions(),
     );
     let shells = Shells::new(shell::ShellSettings::new(&retained_runs, store.clone()));

@@ -17,7 +17,6 @@ const FOLDERS: [&str; 3] = ["companion", "companion/mcp", "companion/mcp/child"]
 
 /// Circles that are still to be removed: a folder and the parts of the circle.
 const KNOWN_CIRCLES: &[(&str, &str)] = &[
-    ("companion", "cryo kernel"),
     ("companion", "evolve http mcp"),
     ("companion/mcp", "child server_entry"),
     (
