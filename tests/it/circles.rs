@@ -18,15 +18,11 @@ const FOLDERS: [&str; 3] = ["companion", "companion/mcp", "companion/mcp/child"]
 /// Circles that are still to be removed: a folder and the parts of the circle.
 const KNOWN_CIRCLES: &[(&str, &str)] = &[
     ("companion", "evolve http mcp"),
-    ("companion/mcp", "child server_entry"),
     (
         "companion/mcp",
         "hub_sessions mod persisted_sessions probe session sse_connections transport",
     ),
-    (
-        "companion/mcp/child",
-        "in_process mod pipe process remote server_task",
-    ),
+    ("companion/mcp/child", "mod pipe remote server_task"),
 ];
 
 /// For each part, the parts that it imports and a sentence about one of the imports.

@@ -1,6 +1,6 @@
 //! The pipe to the built-in server, which is part of this process: channels instead of OS pipes.
 
-use super::pipe::ServerPipeEvent;
+use super::event::ServerPipeEvent;
 use bytes::Bytes;
 use std::fmt::Debug;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};

@@ -9,6 +9,7 @@
 //! The task reaches a server through a [`pipe`]: a child process ([`process`]), a URL ([`remote`]), or channels to
 //! the built-in server ([`in_process`]).
 
+mod event;
 mod in_process;
 mod pending_requests;
 mod pipe;

@@ -7,8 +7,9 @@ mod pending_origin;
 mod stateless;
 mod timers;
 
+use super::event::ServerPipeEvent;
 use super::pending_requests::{PendingRequest, PendingRequests};
-use super::pipe::{ServerPipe, ServerPipeEvent, next_pipe_event};
+use super::pipe::{ServerPipe, next_pipe_event};
 use super::protocol_revision::{self, ProtocolRevision};
 use super::restart_policy::{ServerEvent, ServerLifecycle, ServerPhase};
 use super::server_requests::ServerRequests;
