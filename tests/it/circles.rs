@@ -18,10 +18,6 @@ const FOLDERS: [&str; 3] = ["companion", "companion/mcp", "companion/mcp/child"]
 /// Circles that are still to be removed: a folder and the parts of the circle.
 const KNOWN_CIRCLES: &[(&str, &str)] = &[
     ("companion", "evolve http mcp"),
-    (
-        "companion/mcp",
-        "hub_sessions mod persisted_sessions probe session sse_connections transport",
-    ),
     ("companion/mcp/child", "mod pipe remote server_task"),
 ];
 
