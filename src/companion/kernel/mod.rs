@@ -18,7 +18,7 @@ mod process;
 mod restore_source;
 mod run_count;
 mod sessions;
-mod supervisor;
+mod supervisor_client;
 mod task;
 mod template;
 
@@ -31,7 +31,7 @@ pub(crate) use generation_store::stored_sessions;
 pub(crate) use restore_source::RestoreSource;
 pub(crate) use run_count::runs_since;
 pub(crate) use sessions::{KernelSessions, is_session_name};
-pub(crate) use supervisor::{SUPERVISOR_END_BYTE, SUPERVISOR_SHUTDOWN_BYTE};
+pub(crate) use supervisor_client::{SUPERVISOR_END_BYTE, SUPERVISOR_SHUTDOWN_BYTE};
 
 use crate::companion::runs::{RetainedRuns, RunStore};
 use crate::companion::settings;
