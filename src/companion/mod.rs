@@ -4,6 +4,7 @@
 //! [`serve_companion`] runs from start to shutdown. Its sockets and its shutdown future are arguments, so tests and
 //! production differ only in the call.
 
+mod admission;
 mod criu;
 mod cryo;
 mod descendants;
@@ -13,8 +14,10 @@ mod evolve;
 mod files;
 mod http;
 mod kernel;
+mod listeners;
 mod mcp;
 mod memory;
+mod os_tools;
 mod pipes;
 mod pty;
 mod runs;
@@ -30,50 +33,33 @@ pub(crate) use settings::CompanionSettings;
 pub(crate) use shell::supervise_command;
 
 use crate::error::Result;
+use admission::AdmissionControl;
 use anyhow::Context;
 use criu::{Criu, CriuPrerequisites};
-use cryo::{CryoService, CryoSettings};
-use desktop::{DEBUGGER_PORT, Desktop, DesktopSettings, OneTimeTokens};
-use evolve::{AdmissionControl, EvolveHandle};
+use cryo::{CryoService, CryoSettings, StoredGenerations};
+use desktop::{Desktop, DesktopSettings, OneTimeTokens};
+use evolve::EvolveHandle;
 use files::FilesHandle;
 use http::HttpHandles;
 use kernel::{KernelSessions, SessionLimits};
-use mcp::{Hub, OsServerFactory};
+use listeners::CompanionListeners;
+use mcp::Hub;
+use os_tools::OsServerFactory;
 use pty::{PtyLimits, PtyTerminals};
 use runs::{RetainedRuns, RunStore};
 use serde_json::Value;
 use session_state::{EvolveCheckpoints, SessionStateStore};
 use shell::Shells;
-use std::fs;
 use std::future::Future;
-use std::net::{Ipv4Addr, SocketAddr};
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::net::UnixStream;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 
-/// The default port of VNC clients.
-const VNC_PORT: u16 = 5900;
-
 /// Time between two checks of which sessions are in use. Idle timeouts are longer.
 const SESSION_TOUCH_INTERVAL: Duration = Duration::from_secs(1);
-
-/// The sockets on which the companion serves.
-#[derive(Debug)]
-pub(crate) struct CompanionListeners {
-    /// For clients with the token.
-    pub(crate) tcp: TcpListener,
-    /// The same, for MCP clients.
-    pub(crate) mcp: TcpListener,
-    /// For processes inside the container; the permissions of the folder guard the socket.
-    pub(crate) unix: UnixListener,
-    /// For clients of the desktop, if there is one.
-    pub(crate) desktop: Option<desktop::DesktopListeners>,
-}
 
 /// The settings that each belong to one part.
 #[derive(Debug)]
@@ -144,8 +130,15 @@ pub(crate) async fn serve_companion(
     let store = RunStore::open(&retained_runs);
     // This step must run before any process takes an id.
     let prerequisites = CriuPrerequisites::prepare(criu::CriuSettings::from(&settings)).await;
+    let restore_source = Arc::new(StoredGenerations::new(settings.cryo_folder()));
     let (sessions, owner) = KernelSessions::start(
-        kernel::KernelSettings::new(&settings, parts.sessions, &retained_runs, store.clone()),
+        kernel::KernelSettings::new(
+            &settings,
+            parts.sessions,
+            &retained_runs,
+            store.clone(),
+            restore_source,
+        ),
         prerequisites.restoring_sessions(),
     );
     let shells = Shells::new(shell::ShellSettings::new(&retained_runs, store.clone()));
@@ -160,18 +153,17 @@ pub(crate) async fn serve_companion(
     let ports = listeners.desktop.take();
     let (desktop, services) = Desktop::start(parts.desktop, ports, &stopping);
     let files = FilesHandle::start(settings.data_folder.clone());
-    let hub_settings = mcp::HubSettings::from(&settings);
     let os = OsServerFactory::new(
-        mcp::ToolContext {
+        os_tools::ToolContext {
             sessions: sessions.clone(),
             shells: shells.clone(),
             files: files.clone(),
             cryo: cryo.clone(),
             desktop: desktop.clone(),
         },
-        hub_settings.resource_root.clone(),
+        settings.root.clone(),
     );
-    let hub = Hub::start(hub_settings, os.clone());
+    let hub = Hub::start(mcp::HubSettings::from(&settings), Arc::new(os.clone()));
     let gate = AdmissionControl::default();
     let session_state = SessionStateStore::new(
         &settings.data_folder,
@@ -299,48 +291,6 @@ fn touch_used_sessions(sessions: &KernelSessions, shells: &Shells, terminals: &P
             }
         }
     });
-}
-
-impl CompanionListeners {
-    async fn open(settings: &CompanionSettings, desktop: &DesktopSettings) -> Result<Self> {
-        create_private_folder(&settings.run_folder)?;
-        let path = settings.socket_path();
-        match fs::remove_file(&path) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                return Err(e).context("removing a stale socket");
-            }
-            _ => {}
-        }
-        let unix = UnixListener::bind(&path)
-            .with_context(|| format!("listening on `{}`", path.display()))?;
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
-        let tcp = bind_listener(settings.listen).await?;
-        let mcp = bind_listener(settings.mcp).await?;
-        let desktop = match desktop.is_configured() {
-            true => Some(desktop::DesktopListeners {
-                vnc: bind_listener(SocketAddr::new(settings.listen.ip(), VNC_PORT)).await?,
-                debugger: bind_listener((Ipv4Addr::LOCALHOST, DEBUGGER_PORT).into()).await?,
-            }),
-            false => None,
-        };
-        Ok(Self {
-            tcp,
-            mcp,
-            unix,
-            desktop,
-        })
-    }
-}
-
-async fn bind_listener(address: SocketAddr) -> Result<TcpListener> {
-    let bound = TcpListener::bind(address).await;
-    bound.with_context(|| format!("listening on {address}"))
-}
-
-fn create_private_folder(path: &Path) -> Result<()> {
-    fs::create_dir_all(path).with_context(|| format!("creating `{}`", path.display()))?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
-    Ok(())
 }
 
 /// Asks the companion of this machine over its private socket whether all services are ready.

@@ -2,7 +2,7 @@
 //!
 //! Changes are saved to disk, so that the state survives the container however it ends. Variables belong to cryo.
 
-use super::evolve::AdmissionControl;
+use super::admission::AdmissionControl;
 use super::kernel::KernelSessions;
 use super::shell::{self, Shells};
 use crate::atomic_write::{Durability, atomic_write};

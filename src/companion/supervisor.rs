@@ -2,8 +2,8 @@
 //! of the process with it.
 //!
 //! Descendants that call `setsid` leave a process group but never a subreaper. The supervisor takes over a child that
-//! was started already, and communicates with the companion over its standard input (see `kernel::supervisor` and
-//! `pty::shell`). It ends all processes when the companion ends or orders the end. It uses neither a runtime nor
+//! was started already, and communicates with the companion over its standard input (see `kernel::supervisor_client`
+//! and `pty::shell`). It ends all processes when the companion ends or orders the end. It uses neither a runtime nor
 //! threads, so it works when no process can be created. A kernel that is restored from a checkpoint starts under its
 //! supervisor ([`run_kernel_restore`]), which then treats the kernel as any other.
 

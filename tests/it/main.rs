@@ -12,6 +12,7 @@ mod campaign;
 mod campaign_faults;
 mod campaign_load;
 mod campaign_record;
+mod circles;
 mod cli;
 mod commands;
 mod completions;
@@ -249,6 +250,7 @@ fn lanes() -> Vec<Lane> {
     let own = Lane::new("own instances")
         .share([
             laws::trials(),
+            circles::trials(),
             names::trials(),
             phrases::trials(),
             docs::trials(),

@@ -1,12 +1,12 @@
 //! Checkpointing of an idle kernel with criu: from the running process to a numbered checkpoint.
 
+use super::criu_progress::CriuProgress;
 use super::manifest::{
     CRIU_MANIFEST_VERSION, CriuKernelInfo, CriuManifest, CriuMappedFile, CriuVersions,
     monotonic_seconds,
 };
 use super::markers::CriuMarker;
 use super::open_files::CriuOpenFile;
-use super::progress::CriuProgress;
 use super::store::CriuDraft;
 use super::{Criu, CriuRefusal, resolve_checkpoint_name};
 use crate::companion::cryo::folder_bytes;

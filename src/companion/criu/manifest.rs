@@ -1,9 +1,9 @@
 //! The manifest of a checkpoint: everything known about it besides its images, and the checks whether it can be
 //! restored here.
 
+use super::criu_progress::CriuProgress;
 use super::error_text::CriuFailure;
 use super::open_files::CriuOpenFile;
-use super::progress::CriuProgress;
 use crate::protocol::BODY_PROTOCOL_VERSION;
 use crate::protocol::hex::hex;
 use nix::time::{ClockId, clock_gettime};

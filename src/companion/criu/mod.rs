@@ -13,21 +13,21 @@
 //! - [`markers`]: which checkpoint holds which session, across companion generations
 //! - [`criu_cli`]: how criu is run
 //! - [`error_text`]: translation of criu's log
-//! - [`probe`]: the check whether criu works here
+//! - [`criu_probe`]: the check whether criu works here
 //! - [`open_files`]: open files that criu would reject
 //! - [`pid_reservation`]: process IDs that stay free
 //! - [`objects`]: the objects that cryo stores with each checkpoint
 
 mod checkpoint;
 mod criu_cli;
+mod criu_probe;
+mod criu_progress;
 mod error_text;
 mod manifest;
 mod markers;
 mod objects;
 mod open_files;
 mod pid_reservation;
-mod probe;
-mod progress;
 mod refusal;
 mod restore;
 mod store;
@@ -41,10 +41,10 @@ use crate::protocol::criu::{
 };
 use crate::protocol::kernel::DEFAULT_SESSION;
 use criu_cli::CriuTool;
+use criu_probe::PidReservation;
+use criu_progress::CriuProgress;
 use markers::CriuMarkers;
 use objects::KernelObjectStore;
-use probe::PidReservation;
-use progress::CriuProgress;
 pub(crate) use refusal::CriuRefusal;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -119,7 +119,7 @@ impl CriuPrerequisites {
         let prepared = spawn_blocking(move || {
             let store = CriuStore::open(settings.checkpoint_folder.clone());
             let pid_reservation = match settings.is_enabled {
-                true => probe::reserve_pids(&store),
+                true => criu_probe::reserve_pids(&store),
                 false => PidReservation::Failed("the instance was started without `--criu`".into()),
             };
             let markers = CriuMarkers::new(settings.checkpoint_folder.clone());
@@ -288,7 +288,7 @@ impl Criu {
         let lock = self.operation_lock.try_lock().ok();
         let tool = lock.as_ref().map(|_| &self.tool);
         let findings =
-            probe::probe_criu(self.settings.is_enabled, &self.pid_reservation, tool).await;
+            criu_probe::probe_criu(self.settings.is_enabled, &self.pid_reservation, tool).await;
         drop(lock);
         let checkpointed: Vec<String> = self
             .sessions

@@ -3,8 +3,8 @@
 //! A checkpoint is written to a temporary folder `.new-…`, synced and then renamed, so that every numbered checkpoint
 //! is complete. The next start removes unfinished ones. Each name keeps its last [`MAX_CRIU_GENERATIONS`] generations.
 
+use super::criu_progress::CriuProgress;
 use super::manifest::{CRIU_MANIFEST_VERSION, CriuImageFile, CriuManifest};
-use super::progress::CriuProgress;
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};

@@ -25,13 +25,12 @@ mod retention;
 mod schedule;
 mod settings;
 mod store;
+mod stored_generations;
 
 pub(crate) use refusal::CryoRefusal;
-pub(crate) use reload_record::{
-    damaged_generations_above, describe_restored, generation_number_of, write_reload_record,
-};
 pub(crate) use settings::CryoSettings;
 pub(crate) use store::folder_bytes;
+pub(crate) use stored_generations::StoredGenerations;
 
 use crate::companion::kernel::{self, KernelAnswer, KernelQuery, KernelSessions};
 use crate::protocol::cryo::{
@@ -40,6 +39,7 @@ use crate::protocol::cryo::{
 };
 use crate::protocol::kernel::RunError;
 use parking_lot::Mutex;
+use reload_record::write_reload_record;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;

@@ -25,7 +25,7 @@ const MAX_RELOAD_RECORD_BYTES: u64 = 1 << 20;
 
 /// Describes a reload of the generation in `folder` from the kernel's answer and the manifest. `counts` is the folder
 /// of the run counts.
-pub(crate) fn describe_restored(
+pub(super) fn describe_restored(
     folder: &Path,
     answer: &Value,
     counts: &Path,
@@ -76,7 +76,7 @@ pub(crate) fn describe_restored(
 }
 
 /// Lists the generations of a name above `number`, which can't be reloaded. `cryo` is the folder of all names.
-pub(crate) fn damaged_generations_above(
+pub(super) fn damaged_generations_above(
     cryo: &Path,
     name: &str,
     generation: u64,
@@ -94,13 +94,8 @@ pub(crate) fn damaged_generations_above(
     damaged.collect()
 }
 
-/// The number of the generation in `folder`.
-pub(crate) fn generation_number_of(folder: &Path) -> Option<u64> {
-    parse_generation_path(folder).map(|(_, generation)| generation)
-}
-
 /// Writes the losses of a reload into a session beside the generation in `folder`.
-pub(crate) fn write_reload_record(folder: &Path, session: &str, from: &RestoredFrom) {
+pub(super) fn write_reload_record(folder: &Path, session: &str, from: &RestoredFrom) {
     let lost = from.lost.iter().filter(|lost| lost.was_saved);
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let reload = LastReload {

@@ -26,7 +26,7 @@ pub(super) fn debugger_url(port: u16) -> String {
     format!("http://127.0.0.1:{port}")
 }
 
-pub(crate) async fn is_browser_responding(port: u16) -> bool {
+pub(super) async fn is_browser_responding(port: u16) -> bool {
     send_cdp_request(Method::GET, port, "/json/version")
         .await
         .is_ok()

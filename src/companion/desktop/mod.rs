@@ -13,18 +13,19 @@
 //! of a VNC client before any service starts.
 
 mod background_tasks;
-pub(crate) mod cdp;
+mod cdp;
 mod clipboard;
 mod debugger;
+mod evolve_checks;
 mod idle;
 mod one_time_tokens;
 mod page;
 mod page_reader;
-mod quiesce;
 mod refusal;
 mod rfb;
 mod screenshot;
 mod service_declarations;
+mod service_probe;
 mod settings;
 mod vnc_listener;
 
@@ -40,6 +41,7 @@ use crate::protocol::service::ServiceStatus;
 use idle::DesktopMode;
 use parking_lot::Mutex;
 use service_declarations::declare_services;
+use service_probe::probe_service;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -125,7 +127,7 @@ impl Desktop {
     ) -> (Self, Vec<JoinHandle<()>>) {
         let mut tasks = Vec::new();
         let services = declare_services(&settings).map(|declarations| {
-            let (services, owners) = Services::start(&declarations, stop);
+            let (services, owners) = Services::start(&declarations, probe_service, stop);
             tasks = owners;
             services
         });

@@ -15,12 +15,12 @@ mod input;
 mod input_duration;
 mod key_names;
 mod keyboard;
-mod probe;
 mod resolution;
+mod screen_probe;
 mod windows;
 
 pub(crate) use capture::{ScreenPicture, ScreenRegion};
-pub(crate) use probe::{has_window_manager, is_desktop_painted, is_server_responding};
+pub(crate) use screen_probe::{has_window_manager, is_desktop_painted, is_server_responding};
 
 use crate::protocol::display::{InputAction, ScreenPoint, ScreenSize, Window};
 use display_thread::{DisplayQueue, DisplayRequest};

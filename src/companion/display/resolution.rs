@@ -2,7 +2,7 @@
 
 use super::DisplayRefusal;
 use super::connection::{X11Connection, x11_call_failed};
-use super::probe::{is_covered_by_desktop, is_last_corner_painted};
+use super::screen_probe::{is_covered_by_desktop, is_last_corner_painted};
 use crate::protocol::display::ScreenSize;
 use std::thread;
 use std::time::{Duration, Instant};

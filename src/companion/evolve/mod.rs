@@ -9,12 +9,11 @@
 //! keeper does both, outside of the container that is replaced.
 //!
 //! - [`selftest`]: checks a new container before it replaces the current one
-//! - [`quiesce`]: quiesces the current container behind its [`admission`] gate
+//! - [`quiesce`]: quiesces the current container behind its gate (`companion::admission`)
 //! - [`verify`]: checks the new container after the replacement
 //! - [`readiness_gate`]: opens the new container's gate when it is verified
 //! - [`git_history`]: records runs in the project's repository, if there is one
 
-mod admission;
 mod git_history;
 mod health_checks;
 mod keeper_client;
@@ -26,9 +25,9 @@ mod selftest;
 mod selftest_scripts;
 mod verify;
 
-pub(crate) use admission::{AdmissionControl, ListenerKind};
 pub(crate) use keeper_client::{EvolveRefusal, KeeperReplyStream, unexpected_reply};
 
+use super::admission::AdmissionControl;
 use super::criu::Criu;
 use super::cryo::CryoService;
 use super::desktop::Desktop;

@@ -9,8 +9,9 @@
 //! The keeper signals the result with a command, so that no client waits longer than the verification takes. The gate
 //! also follows the run, in case the command is missed.
 
+use super::EvolveHandle;
 use super::keeper_client::send_keeper_request;
-use super::{AdmissionControl, EvolveHandle};
+use crate::companion::admission::AdmissionControl;
 use crate::companion::session_state::EvolveCheckpoints;
 use crate::protocol::evolve::{EvolveRunId, EvolveStage, EvolveStatus, KeeperReply, KeeperRequest};
 use std::io;
@@ -152,8 +153,8 @@ async fn wait_evolve_end(keeper: &Path, run: EvolveRunId) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{AdmissionControl, find_current_run, wait_not_replaced, wait_until_verified};
-    use crate::companion::evolve::ListenerKind;
+    use super::{find_current_run, wait_not_replaced, wait_until_verified};
+    use crate::companion::admission::{AdmissionControl, ListenerKind};
     use crate::protocol::evolve::{EvolveStage, EvolveStatus, KeeperReply};
     use std::path::Path;
     use std::sync::Arc;

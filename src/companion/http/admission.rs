@@ -1,7 +1,7 @@
 //! Admission control: which requests are refused while the container quiesces.
 
 use super::response::error_response;
-use crate::companion::evolve::{AdmissionControl, ListenerKind};
+use crate::companion::admission::{AdmissionControl, ListenerKind};
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;

@@ -11,7 +11,7 @@
 use super::checkpoint::KernelCheckpoint;
 use super::connection::KernelCounts;
 use super::process::connect_kernel;
-use super::supervisor::KernelSupervisor;
+use super::supervisor_client::KernelSupervisor;
 use super::template::{KernelSocket, SpawnedKernel, StderrTail};
 use super::{KernelAnswer, KernelHandle, KernelMessage, KernelRefusal};
 use std::io;

@@ -1,6 +1,6 @@
 //! Reasons why runs and processes ended, in the wording that callers read.
 
-use super::supervisor::KernelExit;
+use super::supervisor_client::KernelExit;
 use crate::protocol::kernel::RunError;
 use nix::sys::signal::Signal;
 use std::fs;

@@ -15,9 +15,10 @@ mod exit_reason;
 mod generation_store;
 mod policy;
 mod process;
+mod restore_source;
 mod run_count;
 mod sessions;
-mod supervisor;
+mod supervisor_client;
 mod task;
 mod template;
 
@@ -27,9 +28,10 @@ pub(crate) use detached::{DetachedKernel, RestoredKernel};
 pub(crate) use execution::KernelRun;
 pub(crate) use exit_reason::StopReason;
 pub(crate) use generation_store::stored_sessions;
+pub(crate) use restore_source::RestoreSource;
 pub(crate) use run_count::runs_since;
 pub(crate) use sessions::{KernelSessions, is_session_name};
-pub(crate) use supervisor::{SUPERVISOR_END_BYTE, SUPERVISOR_SHUTDOWN_BYTE};
+pub(crate) use supervisor_client::{SUPERVISOR_END_BYTE, SUPERVISOR_SHUTDOWN_BYTE};
 
 use crate::companion::runs::{RetainedRuns, RunStore};
 use crate::companion::settings;
@@ -57,8 +59,8 @@ pub(crate) struct KernelSettings {
     pub(crate) socket_folder: PathBuf,
     /// Folder of the generation records.
     pub(crate) record_folder: PathBuf,
-    /// Folder of the stored generations (cryo).
-    pub(crate) cryo_folder: PathBuf,
+    /// The stored generations (cryo).
+    pub(crate) restore_source: Arc<dyn RestoreSource>,
     /// Folder of this companion's run journal and of the run output that memory does not hold.
     pub(crate) output_folder: PathBuf,
     /// Runs on disk.
@@ -103,6 +105,7 @@ impl KernelSettings {
         limits: SessionLimits,
         retained_runs: &RetainedRuns,
         store: RunStore,
+        restore_source: Arc<dyn RestoreSource>,
     ) -> Self {
         Self {
             run_store: store,
@@ -110,7 +113,7 @@ impl KernelSettings {
             program: settings.body_folder.join("kernel"),
             socket_folder: settings.run_folder.join("kernels"),
             record_folder: settings.data_folder.join("kernels"),
-            cryo_folder: settings.cryo_folder(),
+            restore_source,
             output_folder: retained_runs.own_folder(),
             limits,
         }

@@ -3,7 +3,7 @@
 use super::connection::{
     KernelConnection, KernelFrame, KernelQuery, KernelQueryFrame, KernelRequest,
 };
-use super::supervisor::{KernelExit, KernelSupervisor};
+use super::supervisor_client::{KernelExit, KernelSupervisor};
 use super::template::{KernelSocket, KernelTemplate, SpawnedKernel, StderrTail};
 use crate::companion::descendants;
 use crate::companion::pipes::OutputPipes;

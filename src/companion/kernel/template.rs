@@ -12,7 +12,7 @@
 
 use super::KernelSettings;
 use super::connection::{encode_frame, frame_codec};
-use super::supervisor::KernelSupervisor;
+use super::supervisor_client::KernelSupervisor;
 use crate::companion::settings;
 use crate::error::Result;
 use crate::protocol::BODY_PROTOCOL_VERSION;

@@ -1,15 +1,14 @@
 //! All servers as one. Tools and prompts have the name `<server>__<name>`. Resources keep their URIs;
 //! [`route_by_uri`](super::resource_route) finds the server of a URI.
 
+use super::child::protocol_revision::{HANDSHAKE_REVISIONS, NEWEST_HANDSHAKE_REVISION};
 use super::client::{McpClient, NotificationSink, ReplySender};
 use super::message::{self, RpcMessage, RpcMessageKind, find_value, splice};
 use super::message_stream::MessageStream;
 use super::name_filter::NameFilter;
 use super::notification_relay::{RelayedRequests, ServerNotificationSink};
 use super::param_headers::ClientParamHeaders;
-use super::server_entry::{
-    HANDSHAKE_REVISIONS, NEWEST_HANDSHAKE_REVISION, ServerAccess, ServerEntry,
-};
+use super::server_entry::{ServerAccess, ServerEntry};
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap, HashSet};

@@ -302,6 +302,12 @@ pub(super) fn error_response(id: &str, code: i64, message: &str) -> Bytes {
     format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#).into()
 }
 
+/// The error response to a request that its receiver can't read; nothing for other messages.
+pub(in crate::companion) fn invalid_request_response(text: Bytes, why: &str) -> Option<Bytes> {
+    let message = RpcMessage::parse(text).ok()?;
+    Some(error_response(message.id()?, -32600, why))
+}
+
 /// An error response of the hub, with the type of the error.
 pub(super) fn typed_error_response(
     id: &str,

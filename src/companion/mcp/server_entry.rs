@@ -1,5 +1,6 @@
 //! One configured server: its specification, its children, and a client's access to it.
 
+use super::child::protocol_revision::{HANDSHAKE_REVISIONS, NEWEST_HANDSHAKE_REVISION};
 use super::child::{HandshakeError, InProcessServer, ServerHandle, ServerPhase, ServerSpec};
 use super::client::{McpClient, ReplySender};
 use super::config::{McpServerConfig, ServerTransport};
@@ -14,16 +15,6 @@ use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-
-/// The newest revision with a handshake, which the hub declares to shared servers. [`HANDSHAKE_REVISIONS`] are all
-/// revisions with a handshake that it supports.
-pub(super) const NEWEST_HANDSHAKE_REVISION: &str = "2025-11-25";
-pub(super) const HANDSHAKE_REVISIONS: [&str; 4] = [
-    "2024-11-05",
-    "2025-03-26",
-    "2025-06-18",
-    NEWEST_HANDSHAKE_REVISION,
-];
 
 #[derive(Debug)]
 pub(super) struct ServerEntry {

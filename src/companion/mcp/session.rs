@@ -2,11 +2,11 @@
 
 use super::child::HandshakeError;
 use super::client::{NotificationSink, ReplySender};
+use super::client_subscriptions::ClientSubscriptions;
 use super::merged_servers::MergedServers;
 use super::message::{self, RpcMessage, RpcMessageKind};
 use super::message_stream::MessageStream;
 use super::param_headers::ClientParamHeaders;
-use super::persisted_sessions::ClientSubscriptions;
 use super::server_cache::CACHED_LIST_METHODS;
 use super::server_entry::{ServerAccess, ServerEntry};
 use bytes::Bytes;

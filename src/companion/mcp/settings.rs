@@ -9,8 +9,6 @@ pub(in crate::companion) struct HubSettings {
     /// The configuration files; later ones win.
     pub(super) config_files: Vec<PathBuf>,
     pub(super) data_folder: PathBuf,
-    /// The root folder of the file resources of the built-in server.
-    pub(in crate::companion) resource_root: PathBuf,
 }
 
 impl From<&CompanionSettings> for HubSettings {
@@ -25,7 +23,6 @@ impl From<&CompanionSettings> for HubSettings {
                 settings.data_folder.join("mcp.json"),
             ],
             data_folder,
-            resource_root: settings.root.clone(),
         }
     }
 }

@@ -9,10 +9,10 @@ mod follower;
 mod growing_file;
 mod output;
 mod registry;
-mod replay;
 mod request_digest;
 mod retained_runs;
 mod run;
+mod run_replay;
 mod spill_file;
 mod store;
 

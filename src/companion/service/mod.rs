@@ -1,7 +1,7 @@
 //! Supervised services: the programs that `body/desktop/services.yaml` declares.
 //!
 //! Each service has one task, the [`service_task`], which alone owns its process. [`policy`], a pure function, decides
-//! when the service runs. [`probe`] asks the service whether it is ready, instead of a guess from elapsed time. Its
+//! when the service runs. A function of the caller ([`RunServiceProbe`]) asks the service whether it is ready. Its
 //! output goes to the container's log under its name. Its descendants end with it, because it runs below a supervisor
 //! (see `companion::supervisor`).
 //!
@@ -11,16 +11,16 @@
 mod declaration;
 mod log_lines;
 mod policy;
-mod probe;
 mod process;
 mod service_task;
 
-pub(crate) use declaration::{ServiceDeclarations, ServiceNeed};
+pub(crate) use declaration::{ServiceDeclarations, ServiceNeed, ServiceProbe};
 pub(crate) use process::spawn_service;
 
 use crate::companion::descendants;
 use crate::protocol::service::ServiceStatus;
-use declaration::{ServiceDeclaration, ServiceProbe};
+use declaration::ServiceDeclaration;
+use futures_util::future::BoxFuture;
 use nix::unistd::Pid;
 use service_task::{ServiceShutdownOrder, ServiceTask};
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,6 +33,9 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 /// How long a client waits for a service, restarts included.
 const SERVICE_WAIT_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Whether a service answers its probe.
+pub(crate) type RunServiceProbe = fn(&ServiceProbe) -> BoxFuture<'_, bool>;
 
 /// The state of a service, as its task publishes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,6 +73,7 @@ impl Services {
     /// Starts the tasks, but no process yet. The tasks end all processes on `stop`.
     pub(crate) fn start(
         declarations: &ServiceDeclarations,
+        run_probe: RunServiceProbe,
         stop: &watch::Receiver<bool>,
     ) -> (Self, Vec<JoinHandle<()>>) {
         let needs = Arc::new(watch::Sender::new(BTreeSet::new()));
@@ -96,6 +100,7 @@ impl Services {
             let silence = Arc::new(Notify::new());
             let (owner, view) = ServiceTask::new(
                 declaration.clone(),
+                run_probe,
                 dependencies,
                 needs.clone(),
                 silence.clone(),

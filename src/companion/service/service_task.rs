@@ -4,19 +4,22 @@ use super::declaration::{ServiceDeclaration, ServiceNeed, ServiceRestartPolicy};
 use super::log_lines::ServiceLog;
 use super::policy::{ServiceAction, ServiceEvent, ServiceState};
 use super::process::ServiceProcess;
-use super::{ServiceView, probe};
+use super::{RunServiceProbe, ServiceView};
 use std::collections::BTreeSet;
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 /// How long a service may take to become ready.
 const SERVICE_START_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Time between two probes; many services are ready after a few of them.
 const SERVICE_PROBE_INTERVAL: Duration = Duration::from_millis(10);
+
+/// A service that does not answer within this time is not ready.
+const SERVICE_PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The order in which services end with the companion: a service ends before its dependencies.
 #[derive(Debug)]
@@ -30,6 +33,7 @@ pub(super) struct ServiceShutdownOrder {
 #[derive(Debug)]
 pub(super) struct ServiceTask {
     declaration: Arc<ServiceDeclaration>,
+    run_probe: RunServiceProbe,
     dependencies: Vec<watch::Receiver<ServiceView>>,
     needs: watch::Receiver<BTreeSet<ServiceNeed>>,
     silence: Arc<Notify>,
@@ -49,6 +53,7 @@ pub(super) struct ServiceTask {
 impl ServiceTask {
     pub(super) fn new(
         declaration: Arc<ServiceDeclaration>,
+        run_probe: RunServiceProbe,
         dependencies: Vec<watch::Receiver<ServiceView>>,
         needs: Arc<watch::Sender<BTreeSet<ServiceNeed>>>,
         silence: Arc<Notify>,
@@ -64,6 +69,7 @@ impl ServiceTask {
         });
         let owner = Self {
             declaration,
+            run_probe,
             dependencies,
             needs: needs.subscribe(),
             silence,
@@ -158,7 +164,7 @@ impl ServiceTask {
                     None => Some(ServiceEvent::BackOffElapsed),
                 }
             }
-            () = wait_probe_success(&self.declaration), if is_starting => Some(ServiceEvent::ProbeSucceeded),
+            () = wait_probe_success(&self.declaration, self.run_probe), if is_starting => Some(ServiceEvent::ProbeSucceeded),
             () = tokio::time::sleep_until(start_deadline), if is_starting => Some(ServiceEvent::StartTimedOut),
             () = self.silence.notified(), if is_ready => Some(ServiceEvent::StartTimedOut),
         }
@@ -306,8 +312,9 @@ async fn wait_dependency_change(dependencies: &mut [watch::Receiver<ServiceView>
     let (_, _, _) = futures_util::future::select_all(changes).await;
 }
 
-async fn wait_probe_success(declaration: &ServiceDeclaration) {
-    while !probe::is_ready(&declaration.readiness_probe).await {
+async fn wait_probe_success(declaration: &ServiceDeclaration, run_probe: RunServiceProbe) {
+    let probe = || run_probe(&declaration.readiness_probe);
+    while timeout(SERVICE_PROBE_TIMEOUT, probe()).await != Ok(true) {
         tokio::time::sleep(SERVICE_PROBE_INTERVAL).await;
     }
 }

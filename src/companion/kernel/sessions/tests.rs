@@ -1,10 +1,12 @@
 use super::{KernelSessions, KernelSettings, SessionLimits, is_session_name};
+use crate::companion::cryo::StoredGenerations;
 use crate::companion::kernel::{KernelCheckpoint, KernelQuery, KernelRefusal, SessionRestoring};
 use crate::companion::runs::RunStore;
 use crate::protocol::kernel::{DEFAULT_SESSION, Execute};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 const SESSION_TEST_DELAY: Duration = Duration::from_secs(3600);
@@ -16,7 +18,7 @@ fn without_python(folder: &Path) -> KernelSettings {
         program: folder.join("kernel"),
         socket_folder: folder.join("run"),
         record_folder: folder.join("data"),
-        cryo_folder: folder.join("cryo"),
+        restore_source: Arc::new(StoredGenerations::new(folder.join("cryo"))),
         output_folder: folder.join("runs"),
         run_store: RunStore::disabled(),
         limits: SessionLimits {

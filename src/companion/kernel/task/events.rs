@@ -9,7 +9,7 @@ use crate::companion::kernel::connection::{KernelCounts, KernelFrame, KernelHell
 use crate::companion::kernel::exit_reason::new_run_error;
 use crate::companion::kernel::policy::{KernelPolicyEvent, KernelPolicyState};
 use crate::companion::kernel::process::ProcessEvent;
-use crate::companion::kernel::supervisor::KernelExit;
+use crate::companion::kernel::supervisor_client::KernelExit;
 use crate::companion::runs::SpillFiles;
 use crate::protocol::BODY_PROTOCOL_VERSION;
 use crate::protocol::kernel::{KernelReport, OutputStream, RunEventKind, RunStatus};

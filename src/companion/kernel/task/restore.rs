@@ -5,7 +5,6 @@
 
 use super::KernelOwner;
 use super::job::KernelJob;
-use crate::companion::cryo;
 use crate::companion::kernel::connection::KernelQuery;
 use crate::companion::kernel::generation_store::GenerationStore;
 use crate::companion::kernel::policy::KernelPolicyState;
@@ -45,10 +44,12 @@ impl KernelRestore {
     ) -> Self {
         let mut remaining = VecDeque::from(first);
         if generation_store.is_stored() {
-            remaining.extend(cryo::reloadable_generations(&settings.cryo_folder, session));
+            remaining.extend(settings.restore_source.reloadable_generations(session));
         }
         let skipped = match remaining.is_empty() && generation_store.is_stored() {
-            true => cryo::damaged_generations_above(&settings.cryo_folder, session, 0),
+            true => settings
+                .restore_source
+                .damaged_generations_above(session, 0),
             false => Vec::new(),
         };
         Self {
@@ -84,7 +85,11 @@ impl KernelRestore {
     }
 
     fn skip_current(&mut self, why: String) {
-        if let Some(generation) = cryo::generation_number_of(&self.current_folder) {
+        let number = self
+            .current_folder
+            .file_name()
+            .and_then(|name| name.to_str());
+        if let Some(generation) = number.and_then(|number| number.parse().ok()) {
             self.skipped.push(SkippedGeneration { generation, why });
         }
     }
@@ -170,17 +175,14 @@ impl KernelOwner {
 
     /// The origin of a reloaded state, with the generations that were skipped.
     pub(super) fn restored_origin(&mut self, folder: &Path, value: &Value) -> Option<RestoredFrom> {
-        let mut from = cryo::describe_restored(folder, value, &self.settings.record_folder)?;
+        let source = &self.settings.restore_source;
+        let mut from = source.describe_restored(folder, value, &self.settings.record_folder)?;
         if self.restore.is_running() {
-            from.skipped = cryo::damaged_generations_above(
-                &self.settings.cryo_folder,
-                &from.name,
-                from.generation,
-            );
+            from.skipped = source.damaged_generations_above(&from.name, from.generation);
             let tried = self.restore.skipped.iter();
             from.skipped
                 .extend(tried.filter(|t| t.generation > from.generation).cloned());
-            cryo::write_reload_record(folder, &self.session, &from);
+            source.write_reload_record(folder, &self.session, &from);
         }
         self.restore.clear_failures();
         let session = &self.session;

@@ -1,14 +1,12 @@
 //! The pipe to the built-in server, which is part of this process: channels instead of OS pipes.
 
-use super::pipe::ServerPipeEvent;
+use super::event::ServerPipeEvent;
 use bytes::Bytes;
 use std::fmt::Debug;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 /// The built-in server, which is part of this process.
-pub(in crate::companion::mcp) trait InProcessServer:
-    Debug + Send + Sync
-{
+pub(in crate::companion) trait InProcessServer: Debug + Send + Sync {
     /// Opens a connection to the built-in server `name`: a channel to send messages, a channel to receive them.
     /// Dropping the sender ends the connection.
     fn open_connection(&self, name: &str) -> (UnboundedSender<Bytes>, UnboundedReceiver<Bytes>);

@@ -2,20 +2,13 @@
 //! end.
 
 use super::ServerSpec;
+use super::event::ServerPipeEvent;
 use super::in_process::InProcessPipe;
 use super::process::ServerProcess;
 use super::remote::RemoteServer;
 use crate::companion::mcp::config::ServerTransport;
 use crate::error::Result;
 use bytes::Bytes;
-
-/// An event of the server.
-#[derive(Debug)]
-pub(super) enum ServerPipeEvent {
-    Message(Bytes),
-    /// The server has ended, with the reason.
-    Ended(String),
-}
 
 #[derive(Debug)]
 pub(super) enum ServerPipe {

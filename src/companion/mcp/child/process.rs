@@ -1,7 +1,7 @@
 //! A server as a child process: messages are lines of its stdin and stdout, and a supervisor ends all its descendants
 //! with it.
 
-use super::pipe::ServerPipeEvent;
+use super::event::ServerPipeEvent;
 use crate::companion::mcp::server_log::McpServerLog;
 use crate::companion::settings;
 use crate::companion::shell::supervisor;

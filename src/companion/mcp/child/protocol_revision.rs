@@ -11,8 +11,17 @@
 
 use crate::companion::mcp::client::McpClient;
 use crate::companion::mcp::message::{self, RpcMessage, Span, find_value};
-use crate::companion::mcp::server_entry::NEWEST_HANDSHAKE_REVISION;
 use bytes::Bytes;
+
+/// The newest revision with a handshake, which the hub declares to shared servers. [`HANDSHAKE_REVISIONS`] are all
+/// revisions with a handshake that it supports.
+pub(in crate::companion::mcp) const NEWEST_HANDSHAKE_REVISION: &str = "2025-11-25";
+pub(in crate::companion::mcp) const HANDSHAKE_REVISIONS: [&str; 4] = [
+    "2024-11-05",
+    "2025-03-26",
+    "2025-06-18",
+    NEWEST_HANDSHAKE_REVISION,
+];
 
 /// The revision without a handshake.
 pub(in crate::companion::mcp) const STATELESS_REVISION: &str = "2026-07-28";

@@ -8,12 +8,12 @@
 use super::refusal::{self, json_response, rpc_error_response};
 use super::stream_response::{self, OnDisconnect, SseFormat, SseIdKind};
 use super::{AcceptedTypes, header_text};
+use crate::companion::mcp::child::protocol_revision::HANDSHAKE_REVISIONS;
 use crate::companion::mcp::child::protocol_revision::{self, STATELESS_REVISION};
 use crate::companion::mcp::client::{NotificationSink, ReplySender, ReplyShape};
 use crate::companion::mcp::message::{self, RpcMessage, RpcMessageKind, find_value};
 use crate::companion::mcp::message_stream::MessageStream;
 use crate::companion::mcp::param_headers::{ClientParamHeaders, PARAM_HEADER_PREFIX};
-use crate::companion::mcp::server_entry::HANDSHAKE_REVISIONS;
 use crate::companion::mcp::session::Backend;
 use crate::companion::mcp::{Hub, HubTarget};
 use crate::protocol::PROTOCOL_VERSION_HEADER;

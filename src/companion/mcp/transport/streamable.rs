@@ -4,10 +4,12 @@
 use super::refusal::{self, api_error_response};
 use super::stream_response::{self, OnDisconnect, SseEventId, SseFormat, SseIdKind};
 use super::{McpBody, header_text, parse_accept, stateless};
+use crate::companion::mcp::child::protocol_revision::{
+    HANDSHAKE_REVISIONS, NEWEST_HANDSHAKE_REVISION,
+};
 use crate::companion::mcp::client::ReplySender;
 use crate::companion::mcp::message::{self, RpcMessage, RpcMessageKind};
 use crate::companion::mcp::message_stream::MessageStream;
-use crate::companion::mcp::server_entry::{HANDSHAKE_REVISIONS, NEWEST_HANDSHAKE_REVISION};
 use crate::companion::mcp::session::HubSession;
 use crate::companion::mcp::{Hub, HubRefusal, HubTarget};
 use axum::body::Bytes;

@@ -3,7 +3,7 @@
 
 use super::response::read_body;
 use super::{REMOTE_SEND_TIMEOUT, REMOTE_SSE_TYPE, RemoteHttpClient, content_type, root_cause};
-use crate::companion::mcp::child::pipe::ServerPipeEvent;
+use crate::companion::mcp::child::event::ServerPipeEvent;
 use crate::companion::mcp::message::{self, RpcMessage, find_value};
 use crate::protocol::sse::SseParser;
 use reqwest::header::ACCEPT;

@@ -8,7 +8,7 @@ mod auth_required;
 mod legacy_sse;
 mod response;
 
-use super::pipe::ServerPipeEvent;
+use super::event::ServerPipeEvent;
 use super::{ServerSpec, protocol_revision};
 use crate::companion::mcp::message::{self, RpcMessage, RpcMessageKind};
 use crate::companion::mcp::param_headers::{self, ToolParamHeaders};

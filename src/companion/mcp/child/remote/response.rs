@@ -2,7 +2,7 @@
 
 use super::{REMOTE_SSE_TYPE, RemoteHttpClient, content_type, root_cause};
 use crate::backoff::Backoff;
-use crate::companion::mcp::child::pipe::ServerPipeEvent;
+use crate::companion::mcp::child::event::ServerPipeEvent;
 use crate::companion::mcp::message::{self, RpcMessage, RpcMessageKind};
 use crate::protocol::sse::SseParser;
 use bytes::{Bytes, BytesMut};

@@ -1,19 +1,23 @@
 //! The task that owns one server. It turns commands, messages of the server and timers into events of the
 //! [`policy`](super::restart_policy), and moves messages.
 
+mod command;
 mod inbound;
 mod lifecycle;
 mod pending_origin;
 mod stateless;
 mod timers;
 
+pub(super) use command::{ServerTaskCommand, ServerTaskState};
+
+use super::event::ServerPipeEvent;
 use super::pending_requests::{PendingRequest, PendingRequests};
-use super::pipe::{ServerPipe, ServerPipeEvent, next_pipe_event};
+use super::pipe::{ServerPipe, next_pipe_event};
 use super::protocol_revision::{self, ProtocolRevision};
 use super::restart_policy::{ServerEvent, ServerLifecycle, ServerPhase};
 use super::server_requests::ServerRequests;
 use super::subscriptions::ServerSubscriptions;
-use super::{HandshakeError, ServerSpec, ServerTaskCommand, ServerTaskState};
+use super::{HandshakeError, ServerSpec};
 use crate::companion::mcp::client::{McpClient, ReplySender};
 use crate::companion::mcp::message::{self, RpcMessage, RpcMessageKind};
 use bytes::Bytes;

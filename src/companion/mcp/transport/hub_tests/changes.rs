@@ -4,7 +4,7 @@ use super::{
     HUB_TEST_TIMEOUT, HubFixture, TEST_ACCEPT_BOTH, TestEventStream, TestMcpClient, hub_routes,
     parse_json, response_text, send_test_request, test_config, test_server_config, tool_call_body,
 };
-use crate::companion::mcp::McpConfig;
+use crate::companion::mcp::config::McpConfig;
 use crate::companion::mcp::message::RpcMessage;
 use axum::body::Bytes;
 use std::collections::BTreeMap;

@@ -67,7 +67,6 @@ fn test_hub(data: &Path, servers: &TestServers) -> Hub {
     let settings = HubSettings {
         config_files: Vec::new(),
         data_folder: data.into(),
-        resource_root: data.into(),
     };
     Hub::new(settings, Arc::new(servers.clone()))
 }

@@ -30,7 +30,7 @@ use crate::companion::desktop::Desktop;
 use crate::companion::evolve::EvolveHandle;
 use crate::companion::files::FilesHandle;
 use crate::companion::kernel::KernelSessions;
-use crate::companion::mcp::child::InProcessServer;
+use crate::companion::mcp::InProcessServer;
 use crate::companion::shell::Shells;
 use bytes::Bytes;
 use rmcp::handler::server::router::tool::ToolRouter;
@@ -41,17 +41,17 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 /// The handles that the tools call.
 #[derive(Debug, Clone)]
-pub(in crate::companion) struct ToolContext {
-    pub(in crate::companion) sessions: KernelSessions,
-    pub(in crate::companion) shells: Shells,
-    pub(in crate::companion) files: FilesHandle,
-    pub(in crate::companion) cryo: CryoService,
-    pub(in crate::companion) desktop: Desktop,
+pub(super) struct ToolContext {
+    pub(super) sessions: KernelSessions,
+    pub(super) shells: Shells,
+    pub(super) files: FilesHandle,
+    pub(super) cryo: CryoService,
+    pub(super) desktop: Desktop,
 }
 
 /// The handle of the server; each connection opens its own server.
 #[derive(Debug, Clone)]
-pub(in crate::companion) struct OsServerFactory(Arc<OsServerFactoryInner>);
+pub(super) struct OsServerFactory(Arc<OsServerFactoryInner>);
 
 #[derive(Debug)]
 struct OsServerFactoryInner {
@@ -64,7 +64,7 @@ struct OsServerFactoryInner {
 }
 
 impl OsServerFactory {
-    pub(in crate::companion) fn new(handles: ToolContext, resource_root: PathBuf) -> Self {
+    pub(super) fn new(handles: ToolContext, resource_root: PathBuf) -> Self {
         Self(Arc::new(OsServerFactoryInner {
             handles,
             resource_root,
@@ -74,7 +74,7 @@ impl OsServerFactory {
     }
 
     /// Enables the evolve tools.
-    pub(in crate::companion) fn set_evolve(&self, evolve: EvolveHandle) {
+    pub(super) fn set_evolve(&self, evolve: EvolveHandle) {
         // A second call passes the same handle.
         let _ = self.0.evolve.set(evolve);
     }

@@ -1,9 +1,11 @@
 //! The sessions of the hub: how they are opened, found and closed.
 
-use super::message_stream::MessageStream;
-use super::persisted_sessions::{ClientSubscriptions, PersistedHubSession};
-use super::session::{ClientStreams, HubSession};
-use super::{Hub, HubRefusal, HubTarget, MAX_HUB_SESSIONS, message, server_cache};
+use super::persisted_sessions::PersistedHubSession;
+use super::{Hub, HubRefusal, HubTarget, MAX_HUB_SESSIONS};
+use crate::companion::mcp::client_subscriptions::ClientSubscriptions;
+use crate::companion::mcp::message_stream::MessageStream;
+use crate::companion::mcp::session::{ClientStreams, HubSession};
+use crate::companion::mcp::{message, server_cache};
 use crate::error::Result;
 use crate::protocol::hex::hex;
 use bytes::Bytes;
@@ -15,7 +17,7 @@ use std::sync::Arc;
 impl Hub {
     /// Opens a session for a client's `initialize` parameters. Returns the session and the `initialize`
     /// result.
-    pub(super) async fn open_session(
+    pub(in crate::companion::mcp) async fn open_session(
         &self,
         target: HubTarget,
         initialize_params: Bytes,
@@ -67,7 +69,7 @@ impl Hub {
 
     /// Registers a session, or returns the registered one with the same id. `before` is the change count when the
     /// session was created; the session is then updated to the servers if they changed since.
-    pub(super) fn register_session(
+    pub(in crate::companion::mcp) fn register_session(
         &self,
         session: HubSession,
         before: u64,
@@ -96,7 +98,7 @@ impl Hub {
     }
 
     /// Finds a session in memory, or restores it from disk.
-    pub(super) fn find_session(
+    pub(in crate::companion::mcp) fn find_session(
         &self,
         id: &str,
         server: Option<&str>,
@@ -117,7 +119,7 @@ impl Hub {
     }
 
     /// Ends a session permanently.
-    pub(super) fn close_session(&self, session: &HubSession) {
+    pub(in crate::companion::mcp) fn close_session(&self, session: &HubSession) {
         self.0.sessions.lock().remove(&session.id);
         // The lock keeps a concurrent subscription from writing the session's file again.
         let guard = session.lock_subscriptions();
@@ -128,14 +130,14 @@ impl Hub {
     }
 }
 
-pub(super) fn new_session_id() -> Result<String, HubRefusal> {
+pub(in crate::companion::mcp) fn new_session_id() -> Result<String, HubRefusal> {
     let mut random = [0; 16];
     getrandom::fill(&mut random).map_err(|_| HubRefusal::NoSession)?;
     Ok(hex(random))
 }
 
 /// The protocol version in an `initialize` result.
-pub(super) fn protocol_version(result: &[u8]) -> String {
+pub(in crate::companion::mcp) fn protocol_version(result: &[u8]) -> String {
     let text = std::str::from_utf8(result).unwrap_or_default();
     let span = message::find_value(text, &["protocolVersion"]);
     span.map_or("", |span| text[span].trim_matches('"'))

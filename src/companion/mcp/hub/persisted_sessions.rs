@@ -1,9 +1,11 @@
 //! The part of a session that survives the companion: the client's handshake, its subscriptions and its log level.
 
-use super::message::RpcMessage;
-use super::message_stream::MessageStream;
-use super::session::{ClientStreams, HubSession};
-use super::{Hub, HubRefusal, HubTarget, server_cache};
+use super::{Hub, HubRefusal, HubTarget};
+use crate::companion::mcp::client_subscriptions::ClientSubscriptions;
+use crate::companion::mcp::message::RpcMessage;
+use crate::companion::mcp::message_stream::MessageStream;
+use crate::companion::mcp::server_cache;
+use crate::companion::mcp::session::{ClientStreams, HubSession};
 use crate::protocol::hex::hex;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -16,56 +18,18 @@ use std::sync::Arc;
 
 /// The part of a session that is stored on disk.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct PersistedHubSession {
+pub(in crate::companion::mcp) struct PersistedHubSession {
     #[serde(alias = "wish")]
-    pub(super) target: HubTarget,
-    pub(super) version: String,
+    pub(in crate::companion::mcp) target: HubTarget,
+    pub(in crate::companion::mcp) version: String,
     #[serde(alias = "hello")]
-    pub(super) initialize_params: Box<RawValue>,
+    pub(in crate::companion::mcp) initialize_params: Box<RawValue>,
     /// The subscribed resources.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub(super) subscribed: BTreeSet<String>,
+    pub(in crate::companion::mcp) subscribed: BTreeSet<String>,
     /// The parameters of its last `logging/setLevel`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) level: Option<Box<RawValue>>,
-}
-
-/// Requests with an effect that lasts until the client revokes it.
-const PERSISTED_METHODS: [&str; 3] = [
-    "resources/subscribe",
-    "resources/unsubscribe",
-    "logging/setLevel",
-];
-
-/// The subscriptions and log level of a session in memory.
-#[derive(Debug, Clone, Default)]
-pub(super) struct ClientSubscriptions {
-    pub(super) subscribed: BTreeSet<String>,
-    level: Option<Box<RawValue>>,
-}
-
-impl ClientSubscriptions {
-    /// The parameters of the last `logging/setLevel`.
-    pub(super) fn log_level(&self) -> Option<String> {
-        self.level.as_ref().map(|level| level.get().to_owned())
-    }
-
-    /// Records a request with a permanent effect. Returns whether it changed anything.
-    pub(super) fn record_request(&mut self, message: &RpcMessage) -> bool {
-        if !PERSISTED_METHODS.contains(&message.method.as_str()) {
-            return false;
-        }
-        let uri = || message.text_param(&["uri"]);
-        match message.method.as_str() {
-            "resources/subscribe" => uri().is_some_and(|uri| self.subscribed.insert(uri)),
-            "resources/unsubscribe" => uri().is_some_and(|uri| self.subscribed.remove(&uri)),
-            _ => {
-                let level = message.params().map(str::to_owned);
-                self.level = level.and_then(|level| RawValue::from_string(level).ok());
-                true
-            }
-        }
-    }
+    pub(in crate::companion::mcp) level: Option<Box<RawValue>>,
 }
 
 impl PersistedHubSession {
@@ -79,7 +43,11 @@ impl PersistedHubSession {
 
 impl Hub {
     /// Stores the effect of a request that lasts as long as its session.
-    pub(super) fn persist_subscription(&self, session: &HubSession, message: &RpcMessage) {
+    pub(in crate::companion::mcp) fn persist_subscription(
+        &self,
+        session: &HubSession,
+        message: &RpcMessage,
+    ) {
         // The lock is held until the file is written, so that concurrent requests do not overwrite each other and a
         // closed session's file is not written again.
         let mut subscriptions = session.lock_subscriptions();
@@ -102,7 +70,10 @@ impl Hub {
     }
 
     /// Restores a session from disk with its subscriptions and log level.
-    pub(super) fn restore_session(&self, id: &str) -> Result<Arc<HubSession>, HubRefusal> {
+    pub(in crate::companion::mcp) fn restore_session(
+        &self,
+        id: &str,
+    ) -> Result<Arc<HubSession>, HubRefusal> {
         let text = fs::read(self.session_file(id)).map_err(|_| HubRefusal::NoSession)?;
         let persisted: PersistedHubSession =
             serde_json::from_slice(&text).map_err(|_| HubRefusal::NoSession)?;
@@ -156,7 +127,7 @@ impl Hub {
     }
 
     /// The file's name does not contain the id, because the id grants access to the session.
-    pub(super) fn session_file(&self, id: &str) -> PathBuf {
+    pub(in crate::companion::mcp) fn session_file(&self, id: &str) -> PathBuf {
         let name = hex(&Sha256::digest(id)[..16]);
         self.0
             .settings

@@ -1,10 +1,12 @@
 //! The health check of servers: the companion asks them for their tools before and after a replacement of the
 //! container.
 
-use super::child::{HandshakeError, ServerPhase};
-use super::config::ServerTransport;
-use super::message::{array_elements, find_value};
-use super::{Hub, HubTarget, client::NotificationSink};
+use super::{Hub, HubTarget};
+use crate::companion::mcp::child::{HandshakeError, ServerPhase};
+use crate::companion::mcp::client::NotificationSink;
+use crate::companion::mcp::config::ServerTransport;
+use crate::companion::mcp::merged_lists;
+use crate::companion::mcp::message::{array_elements, find_value};
 use crate::companion::mcp::session::Backend;
 use bytes::Bytes;
 use std::sync::Arc;
@@ -94,7 +96,7 @@ impl Hub {
         else {
             return Err("it is not configured".into());
         };
-        let pages = super::merged_lists::all_pages(&access, "tools/list").await;
+        let pages = merged_lists::all_pages(&access, "tools/list").await;
         let pages = pages.map_err(|_| "it does not list its tools")?;
         let count = |page: &String| {
             find_value(page, &["tools"]).map(|span| array_elements(&page[span]).len())

@@ -1,6 +1,6 @@
 //! The transport of a client's pipe for rmcp: each message is one piece of bytes, so there is no framing.
 
-use crate::companion::mcp::message::{self, RpcMessage};
+use crate::companion::mcp;
 use bytes::Bytes;
 use rmcp::RoleServer;
 use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
@@ -57,14 +57,10 @@ impl ChannelTransport {
     /// Answers an invalid request with an error.
     fn reject_message(&self, text: Bytes, why: &serde_json::Error) {
         tracing::debug!("the server `os` received an invalid message: {why}");
-        if let Ok(message) = RpcMessage::parse(text)
-            && let Some(id) = message.id()
-        {
-            let why = format!("the message is invalid: {why}");
+        let why = format!("the message is invalid: {why}");
+        if let Some(response) = mcp::invalid_request_response(text, &why) {
             // The client may have disconnected.
-            let _ = self
-                .outgoing
-                .send(message::error_response(id, -32600, &why));
+            let _ = self.outgoing.send(response);
         }
     }
 }

@@ -1,29 +1,27 @@
-//! Readiness probes, which ask the service itself.
+//! Readiness probes of the desktop's services, which ask the service itself.
 
-use super::declaration::ServiceProbe;
+use super::cdp;
 use crate::companion::display;
+use crate::companion::service::ServiceProbe;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use std::path::Path;
-use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 
-/// A service that does not answer within this time is not ready.
-const SERVICE_PROBE_TIMEOUT: Duration = Duration::from_secs(2);
-
-pub(super) async fn is_ready(probe: &ServiceProbe) -> bool {
-    let answer = async {
+/// Whether the service answers its probe.
+pub(super) fn probe_service(probe: &ServiceProbe) -> BoxFuture<'_, bool> {
+    async move {
         match probe {
             ServiceProbe::Display => probe_blocking(display::is_server_responding).await,
             ServiceProbe::WindowManager => probe_blocking(display::has_window_manager).await,
             ServiceProbe::Desktop => probe_blocking(display::is_desktop_painted).await,
             ServiceProbe::Socket(path) => UnixStream::connect(path).await.is_ok(),
             ServiceProbe::Rfb(path) => is_rfb_server(path).await,
-            ServiceProbe::Cdp(port) => {
-                crate::companion::desktop::cdp::is_browser_responding(*port).await
-            }
+            ServiceProbe::Cdp(port) => cdp::is_browser_responding(*port).await,
         }
-    };
-    tokio::time::timeout(SERVICE_PROBE_TIMEOUT, answer).await == Ok(true)
+    }
+    .boxed()
 }
 
 /// Asks the display over its own connection, which blocks.

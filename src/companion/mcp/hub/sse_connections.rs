@@ -1,35 +1,35 @@
 //! Connections that end with their server: connections of the older transport, which carry all messages and have a
 //! session after the handshake, and listeners without a session.
 
-use super::client::NotificationSink;
-use super::hub_sessions::{new_session_id, protocol_version};
-use super::message::RpcMessage;
-use super::message_stream::MessageStream;
-use super::persisted_sessions::ClientSubscriptions;
-use super::session::{ClientStreams, HubSession, notify_lists_changed};
+use super::sessions::{new_session_id, protocol_version};
 use super::{Hub, HubRefusal, HubTarget};
+use crate::companion::mcp::client::NotificationSink;
+use crate::companion::mcp::client_subscriptions::ClientSubscriptions;
+use crate::companion::mcp::message::RpcMessage;
+use crate::companion::mcp::message_stream::MessageStream;
+use crate::companion::mcp::session::{ClientStreams, HubSession, notify_lists_changed};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 #[derive(Debug)]
-pub(super) struct SseConnection {
+pub(in crate::companion::mcp) struct SseConnection {
     id: String,
     target: HubTarget,
-    pub(super) stream: Arc<MessageStream>,
+    pub(in crate::companion::mcp) stream: Arc<MessageStream>,
     /// A listener without a session; it receives `list_changed` before the connection ends.
     listener: Option<Arc<dyn NotificationSink>>,
     session: OnceLock<Arc<HubSession>>,
 }
 
 impl SseConnection {
-    pub(super) fn session(&self) -> Option<&Arc<HubSession>> {
+    pub(in crate::companion::mcp) fn session(&self) -> Option<&Arc<HubSession>> {
         self.session.get()
     }
 
     /// Ends the connection after its pending answers: its servers may have changed.
-    pub(super) fn drain(&self) {
+    pub(in crate::companion::mcp) fn drain(&self) {
         if let Some(listener) = &self.listener {
             notify_lists_changed(&**listener);
         }
@@ -38,12 +38,12 @@ impl SseConnection {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct SseConnections(Mutex<HashMap<String, Arc<SseConnection>>>);
+pub(in crate::companion::mcp) struct SseConnections(Mutex<HashMap<String, Arc<SseConnection>>>);
 
 impl SseConnections {
     /// Ends the connections for which `goes_on` returns `false`, after their pending answers. `goes_on` receives the
     /// session, if there is one, and the server's name (`None` for all servers).
-    pub(super) fn retain_connections(
+    pub(in crate::companion::mcp) fn retain_connections(
         &self,
         goes_on: impl Fn(Option<&HubSession>, Option<&str>) -> bool,
     ) {
@@ -58,7 +58,7 @@ impl SseConnections {
     }
 
     /// The number of connections with a completed handshake.
-    pub(super) fn initialized_count(&self) -> usize {
+    pub(in crate::companion::mcp) fn initialized_count(&self) -> usize {
         let connections = self.0.lock();
         connections
             .values()
@@ -66,7 +66,7 @@ impl SseConnections {
             .count()
     }
 
-    pub(super) fn close_all(&self) {
+    pub(in crate::companion::mcp) fn close_all(&self) {
         let all = std::mem::take(&mut *self.0.lock());
         all.into_values()
             .for_each(|connection| connection.stream.close());
@@ -75,7 +75,7 @@ impl SseConnections {
 
 impl Hub {
     /// Registers a connection. Returns its id and its stream.
-    pub(super) fn open_connection(
+    pub(in crate::companion::mcp) fn open_connection(
         &self,
         target: HubTarget,
     ) -> Result<(String, Arc<MessageStream>), HubRefusal> {
@@ -86,7 +86,7 @@ impl Hub {
 
     /// Registers a listener, which ends when its servers change. `before` is the change count when the listener was
     /// created.
-    pub(super) fn register_listener(
+    pub(in crate::companion::mcp) fn register_listener(
         &self,
         target: HubTarget,
         stream: Arc<MessageStream>,
@@ -121,12 +121,15 @@ impl Hub {
         Ok(connection)
     }
 
-    pub(super) fn find_connection(&self, id: &str) -> Option<Arc<SseConnection>> {
+    pub(in crate::companion::mcp) fn find_connection(
+        &self,
+        id: &str,
+    ) -> Option<Arc<SseConnection>> {
         self.0.sse_connections.0.lock().get(id).cloned()
     }
 
     /// Performs the handshake; returns the result of `initialize`.
-    pub(super) async fn initialize_connection(
+    pub(in crate::companion::mcp) async fn initialize_connection(
         &self,
         connection: &SseConnection,
         message: &RpcMessage,
@@ -162,7 +165,7 @@ impl Hub {
     }
 
     /// Removes a closed connection.
-    pub(super) fn remove_connection(&self, id: &str) {
+    pub(in crate::companion::mcp) fn remove_connection(&self, id: &str) {
         self.0.sse_connections.0.lock().remove(id);
     }
 }

@@ -83,32 +83,32 @@ impl AdmissionControl {
         *self.state.borrow() == AdmissionState::Open && *self.is_verified.borrow()
     }
 
-    pub(super) fn open(&self) {
+    pub(crate) fn open(&self) {
         self.state.send_replace(AdmissionState::Open);
     }
 
     /// From now on admits only requests over the private socket.
-    pub(super) fn close_to_outside(&self) {
+    pub(crate) fn close_to_outside(&self) {
         self.state.send_replace(AdmissionState::Inside);
     }
 
     /// Marks the container as not verified yet.
-    pub(super) fn mark_unverified(&self) {
+    pub(crate) fn mark_unverified(&self) {
         self.is_verified.send_replace(false);
     }
 
-    pub(super) fn mark_verified(&self) {
+    pub(crate) fn mark_verified(&self) {
         self.is_verified.send_replace(true);
     }
 
     /// Returns when the container is verified.
-    pub(super) async fn wait_verified(&self) {
+    pub(crate) async fn wait_verified(&self) {
         // The channel stays open while `self` holds the sender.
         let _ = self.is_verified.subscribe().wait_for(|is| *is).await;
     }
 
     /// From now on admits no request; `true` if every admitted request was answered within `time_limit`.
-    pub(super) async fn close_and_drain(&self, time_limit: Duration) -> bool {
+    pub(crate) async fn close_and_drain(&self, time_limit: Duration) -> bool {
         self.state.send_replace(AdmissionState::Closed);
         let mut within = self.pending_requests.subscribe();
         // The channel stays open while `self` holds the sender.
