@@ -243,62 +243,98 @@ impl ConnectClient {
 mod tests {
     use super::ConnectClient;
     use crate::host::connect::ClientConfigPaths;
+    use std::path::{Path, PathBuf};
+
+    /// The paths of each client's file on Linux, macOS and Windows.
+    fn paths_on_each_platform(lookup_variable: fn(&str) -> Option<PathBuf>) -> String {
+        let mut lines = String::new();
+        for client in ConnectClient::ALL_CLIENTS {
+            let paths = ["linux", "macos", "windows"].map(|platform| {
+                let places =
+                    ClientConfigPaths::for_test(Path::new("/h"), platform, lookup_variable);
+                let path = client.config_file(&places, "osctl");
+                path.to_string_lossy().replace('\\', "/")
+            });
+            lines += &format!("{}\n", client.name());
+            match paths.iter().all(|path| *path == paths[0]) {
+                true => lines += &format!("  {}\n", paths[0]),
+                false => lines.extend(paths.map(|path| format!("  {path}\n"))),
+            }
+        }
+        lines
+    }
 
     /// The locations that each client's documentation states.
     #[test]
     fn each_client_has_its_file_on_each_platform() {
-        let file = |client: ConnectClient, platform| {
-            let path = client.config_file(&ClientConfigPaths::for_platform(platform), "osctl");
-            path.to_string_lossy().replace('\\', "/")
-        };
-        for (client, linux, macos, windows) in [
-            (
-                ConnectClient::ClaudeDesktop,
-                "/h/.config/Claude/claude_desktop_config.json",
-                "/h/Library/Application Support/Claude/claude_desktop_config.json",
-                "/h/AppData/Roaming/Claude/claude_desktop_config.json",
-            ),
-            (
-                ConnectClient::VsCode,
-                "/h/.config/Code/User/mcp.json",
-                "/h/Library/Application Support/Code/User/mcp.json",
-                "/h/AppData/Roaming/Code/User/mcp.json",
-            ),
-            (
-                ConnectClient::Zed,
-                "/h/.config/zed/settings.json",
-                "/h/.config/zed/settings.json",
-                "/h/AppData/Roaming/Zed/settings.json",
-            ),
-            (
-                ConnectClient::Goose,
-                "/h/.config/goose/config.yaml",
-                "/h/.config/goose/config.yaml",
-                "/h/AppData/Roaming/Block/goose/config/config.yaml",
-            ),
-        ] {
-            assert_eq!(file(client, "linux"), linux);
-            assert_eq!(file(client, "macos"), macos);
-            assert_eq!(file(client, "windows"), windows);
-        }
-        for (client, everywhere) in [
-            (ConnectClient::ClaudeCode, "/h/.claude.json"),
-            (ConnectClient::Cursor, "/h/.cursor/mcp.json"),
-            (
-                ConnectClient::Windsurf,
-                "/h/.codeium/windsurf/mcp_config.json",
-            ),
-            (ConnectClient::Codex, "/h/.codex/config.toml"),
-            (ConnectClient::Gemini, "/h/.gemini/settings.json"),
-            (ConnectClient::OpenCode, "/h/.config/opencode/opencode.json"),
-            (
-                ConnectClient::Continue,
-                "/h/.continue/mcpServers/osctl.yaml",
-            ),
-        ] {
-            for platform in ["linux", "macos", "windows"] {
-                assert_eq!(file(client, platform), everywhere);
-            }
-        }
+        let expected = "\
+claude-desktop
+  /h/.config/Claude/claude_desktop_config.json
+  /h/Library/Application Support/Claude/claude_desktop_config.json
+  /h/AppData/Roaming/Claude/claude_desktop_config.json
+claude-code
+  /h/.claude.json
+cursor
+  /h/.cursor/mcp.json
+vscode
+  /h/.config/Code/User/mcp.json
+  /h/Library/Application Support/Code/User/mcp.json
+  /h/AppData/Roaming/Code/User/mcp.json
+windsurf
+  /h/.codeium/windsurf/mcp_config.json
+zed
+  /h/.config/zed/settings.json
+  /h/.config/zed/settings.json
+  /h/AppData/Roaming/Zed/settings.json
+codex
+  /h/.codex/config.toml
+gemini
+  /h/.gemini/settings.json
+opencode
+  /h/.config/opencode/opencode.json
+goose
+  /h/.config/goose/config.yaml
+  /h/.config/goose/config.yaml
+  /h/AppData/Roaming/Block/goose/config/config.yaml
+continue
+  /h/.continue/mcpServers/osctl.yaml
+";
+        assert_eq!(paths_on_each_platform(|_| None), expected);
+    }
+
+    #[test]
+    fn variables_move_the_files_of_the_clients_that_read_them() {
+        let expected = "\
+claude-desktop
+  /v/XDG_CONFIG_HOME/Claude/claude_desktop_config.json
+  /h/Library/Application Support/Claude/claude_desktop_config.json
+  /v/APPDATA/Claude/claude_desktop_config.json
+claude-code
+  /v/CLAUDE_CONFIG_DIR/.claude.json
+cursor
+  /h/.cursor/mcp.json
+vscode
+  /v/XDG_CONFIG_HOME/Code/User/mcp.json
+  /h/Library/Application Support/Code/User/mcp.json
+  /v/APPDATA/Code/User/mcp.json
+windsurf
+  /h/.codeium/windsurf/mcp_config.json
+zed
+  /v/XDG_CONFIG_HOME/zed/settings.json
+  /v/XDG_CONFIG_HOME/zed/settings.json
+  /v/APPDATA/Zed/settings.json
+codex
+  /v/CODEX_HOME/config.toml
+gemini
+  /v/GEMINI_CLI_HOME/.gemini/settings.json
+opencode
+  /v/XDG_CONFIG_HOME/opencode/opencode.json
+goose
+  /v/GOOSE_PATH_ROOT/config/config.yaml
+continue
+  /v/CONTINUE_GLOBAL_DIR/mcpServers/osctl.yaml
+";
+        let in_folder = |name: &str| Some(Path::new("/v").join(name));
+        assert_eq!(paths_on_each_platform(in_folder), expected);
     }
 }

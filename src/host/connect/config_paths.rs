@@ -66,13 +66,17 @@ impl ClientConfigPaths {
         self.in_variable_folder("APPDATA", path, &format!("AppData/Roaming/{path}"))
     }
 
-    /// The locations on the platform that a test selects.
+    /// The locations on the platform and with the variables that a test selects.
     #[cfg(test)]
-    pub(super) fn for_platform(platform: &'static str) -> Self {
+    pub(super) fn for_test(
+        home: &Path,
+        platform: &'static str,
+        lookup_variable: fn(&str) -> Option<PathBuf>,
+    ) -> Self {
         Self {
-            home: "/h".into(),
+            home: home.into(),
             platform,
-            lookup_variable: |_| None,
+            lookup_variable,
         }
     }
 }

@@ -179,3 +179,97 @@ fn edit_error(file: &Path, why: &str) -> anyhow::Error {
     )
     .into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{plan_connect, plan_disconnect};
+    use crate::host::connect::{ClientConfigPaths, ConnectClient, LaunchCommand};
+    use std::collections::BTreeMap;
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    const NAME: &str = "osctl-NAME";
+
+    fn bridge(narrow: &[&str]) -> LaunchCommand {
+        let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
+        LaunchCommand::for_bridge(
+            "/usr/local/bin/osctl".into(),
+            words(&["--instance", "NAME"]),
+            words(narrow),
+            BTreeMap::from([("HOST_HOME".into(), "/home/me".into())]),
+        )
+    }
+
+    /// Connects the client, and returns the text of its file.
+    fn connect(client: ConnectClient, places: &ClientConfigPaths, narrow: &[&str]) -> String {
+        let change = plan_connect(client, NAME, &bridge(narrow), places).unwrap();
+        change.apply().unwrap();
+        fs::read_to_string(change.file).unwrap()
+    }
+
+    fn disconnect(client: ConnectClient, places: &ClientConfigPaths) {
+        let change = plan_disconnect(client, NAME, places).unwrap();
+        change.apply().unwrap();
+    }
+
+    /// `tests/clients/CLIENT/` holds a user's file (`before`), the file after `connect` (`after`), a file that
+    /// `connect` creates (`new`), and one with selected servers and tools (`narrowed`).
+    fn agreed_text(client: ConnectClient, kind: &str, file: &Path) -> Option<String> {
+        let folder = PathBuf::from("tests/clients").join(client.name());
+        let agreed = folder.join(kind).with_extension(file.extension()?);
+        fs::read_to_string(agreed).ok()
+    }
+
+    #[test]
+    fn each_client_gets_the_agreed_bytes_and_disconnect_takes_them_back() {
+        let narrow = [
+            "--servers=filesystem,linux",
+            "--tools=filesystem__read_*,linux__*",
+        ];
+        for client in ConnectClient::ALL_CLIENTS {
+            let home = tempfile::tempdir().unwrap();
+            let places = ClientConfigPaths::for_test(home.path(), "linux", |_| None);
+            let file = client.config_file(&places, NAME);
+            let agreed = |kind| agreed_text(client, kind, &file);
+            for (kind, narrow) in [("new", &[][..]), ("narrowed", &narrow)] {
+                let text = connect(client, &places, narrow);
+                assert_eq!(Some(&text), agreed(kind).as_ref(), "{client:?}");
+                assert_eq!(text, connect(client, &places, narrow));
+            }
+            disconnect(client, &places);
+            assert!(!file.exists(), "{client:?}");
+            let Some(before) = agreed("before") else {
+                assert_eq!(client.name(), "continue");
+                continue;
+            };
+            fs::write(&file, &before).unwrap();
+            assert_eq!(Some(connect(client, &places, &[])), agreed("after"));
+            disconnect(client, &places);
+            assert_eq!(fs::read_to_string(&file).unwrap(), before, "{client:?}");
+        }
+    }
+
+    #[test]
+    fn opencode_keeps_its_file_with_comments_and_the_servers_of_its_second_version() {
+        let home = tempfile::tempdir().unwrap();
+        let places = ClientConfigPaths::for_test(home.path(), "linux", |_| None);
+        let folder = home.path().join(".config/opencode");
+        fs::create_dir_all(&folder).unwrap();
+        let entry = "{\n        \"type\": \"local\",\n        \"command\": [\"/usr/local/bin/osctl\", \"--instance\", \"NAME\", \"mcp\", \"stdio\"],\n        \"environment\": {\n          \"HOST_HOME\": \"/home/me\"\n        }\n      }";
+        let nested = format!(
+            "// mine\n{{\n  \"mcp\": {{\n    \"servers\": {{\n      \"osctl-NAME\": {entry}\n    }}\n  }}\n}}\n"
+        );
+        let file = folder.join("opencode.jsonc");
+        let before = "// mine\n{\n  \"mcp\": {\n    \"servers\": {}\n  }\n}\n";
+        fs::write(&file, before).unwrap();
+        assert_eq!(connect(ConnectClient::OpenCode, &places, &[]), nested);
+        disconnect(ConnectClient::OpenCode, &places);
+        assert_eq!(fs::read_to_string(&file).unwrap(), before);
+        // A server of the first version that is named `servers`.
+        let first = "{\"mcp\": {\"servers\": {\"type\": \"local\", \"command\": []}}}\n";
+        fs::write(&file, first).unwrap();
+        let text = connect(ConnectClient::OpenCode, &places, &[]);
+        let settings: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert!(settings["mcp"][NAME].is_object(), "{text}");
+    }
+}
