@@ -6,6 +6,7 @@ use super::follow::CTRL_C_EXIT_CODE;
 use crate::engine::LogOptions;
 use crate::error::{Error, Result, VerbOutcome, nearest_name};
 use crate::host::client::not_running_error;
+use crate::protocol::line_buffer::LineBuffer;
 use clap::Args;
 
 /// Maximum length of a line in a `--json` document, which is held until its end.
@@ -104,7 +105,10 @@ async fn show_log(plan: LogsPlan, cx: &CommandContext) -> Result<VerbOutcome> {
             return Ok(());
         }
         is_silent = false;
-        print_lines(&format!("{line}\n"), cx)
+        match cx.ui.json {
+            true => print_json_line(line.as_bytes(), cx),
+            false => cx.ui.print_text(&format!("{line}\n")),
+        }
     };
     engine.logs(&name, plan.options, &mut print).await?;
     if let Some(service) = service.filter(|_| is_silent) {
@@ -178,58 +182,50 @@ async fn of_server(server: &str, options: LogOptions, cx: &CommandContext) -> Re
 /// Prints a log that arrives in chunks.
 #[derive(Debug, Default)]
 pub(super) struct LogChunkPrinter {
-    unread: Vec<u8>,
+    unread: LineBuffer,
 }
 
 impl LogChunkPrinter {
     pub(super) fn print_chunk(&mut self, chunk: &[u8], cx: &CommandContext) -> Result<()> {
-        self.unread.extend_from_slice(chunk);
-        let text = match cx.ui.json {
-            true => take_lines(&mut self.unread),
-            false => take_text(&mut self.unread),
-        };
-        print_lines(&text, cx)
+        self.unread.push(chunk);
+        if !cx.ui.json {
+            return cx.ui.print_text(&take_text(&mut self.unread));
+        }
+        while let Some(line) = self.unread.next_line() {
+            print_json_line(&line, cx)?;
+        }
+        // A line that is too long is printed in parts.
+        match self.unread.unread_bytes() > MAX_JSON_LOG_LINE_BYTES {
+            true => print_json_line(&self.unread.take_unread(), cx),
+            false => Ok(()),
+        }
     }
 
     /// Prints what the end of the log left incomplete.
-    pub(super) fn print_rest(self, cx: &CommandContext) -> Result<()> {
-        print_lines(&String::from_utf8_lossy(&self.unread), cx)
+    pub(super) fn print_rest(mut self, cx: &CommandContext) -> Result<()> {
+        let rest = self.unread.take_unread();
+        match cx.ui.json {
+            true if rest.is_empty() => Ok(()),
+            true => print_json_line(&rest, cx),
+            false => cx.ui.print_text(&String::from_utf8_lossy(&rest)),
+        }
     }
 }
 
-/// Prints a part of a log; with `--json`, one object per line.
-fn print_lines(text: &str, cx: &CommandContext) -> Result<()> {
-    match cx.ui.json {
-        true => text
-            .lines()
-            .try_for_each(|line| cx.ui.print_json_line(&LogLine::from(line))),
-        false => cx.ui.print_text(text),
-    }
-}
-
-/// Takes the complete lines from bytes that arrive in chunks. A line that is too long is taken in parts.
-fn take_lines(unread: &mut Vec<u8>) -> String {
-    let whole = match unread.iter().rposition(|byte| *byte == b'\n') {
-        Some(end) => end + 1,
-        None if unread.len() > MAX_JSON_LOG_LINE_BYTES => unread.len(),
-        None => 0,
-    };
-    let rest = unread.split_off(whole);
-    let lines = String::from_utf8_lossy(unread).into_owned();
-    *unread = rest;
-    lines
+fn print_json_line(line: &[u8], cx: &CommandContext) -> Result<()> {
+    let line = String::from_utf8_lossy(line);
+    cx.ui.print_json_line(&LogLine::from(&*line))
 }
 
 /// Takes the text from bytes that arrive in chunks, and leaves an incomplete character for later.
-fn take_text(unread: &mut Vec<u8>) -> String {
-    let whole = match std::str::from_utf8(unread) {
+fn take_text(unread: &mut LineBuffer) -> String {
+    let bytes = unread.take_unread();
+    let whole = match std::str::from_utf8(&bytes) {
         Err(error) if error.error_len().is_none() => error.valid_up_to(),
-        _ => unread.len(),
+        _ => bytes.len(),
     };
-    let rest = unread.split_off(whole);
-    let text = String::from_utf8_lossy(unread).into_owned();
-    *unread = rest;
-    text
+    unread.push(&bytes[whole..]);
+    String::from_utf8_lossy(&bytes[..whole]).into_owned()
 }
 
 /// `2026-11-20T21:00:00Z  INFO kernel: …` belongs to the kernel. In messages about supervised services, the next word
@@ -244,7 +240,7 @@ fn is_of(line: &str, service: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{is_of, take_text, unknown_service_error};
+    use super::{LineBuffer, is_of, take_text, unknown_service_error};
 
     #[test]
     fn a_log_line_belongs_to_the_service_of_its_source() {
@@ -279,10 +275,11 @@ mod tests {
 
     #[test]
     fn a_character_that_comes_in_pieces_is_one() {
-        let mut unread = b"gr\xc3".to_vec();
+        let mut unread = LineBuffer::default();
+        unread.push(b"gr\xc3");
         assert_eq!(take_text(&mut unread), "gr");
-        unread.extend_from_slice(b"\xbc\xffn\n");
+        unread.push(b"\xbc\xffn\n");
         assert_eq!(take_text(&mut unread), "\u{fc}\u{fffd}n\n");
-        assert!(unread.is_empty());
+        assert_eq!(unread.unread_bytes(), 0);
     }
 }

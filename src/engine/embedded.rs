@@ -7,6 +7,7 @@ use super::{Container, ContainerPhase, EngineProgress, LogOptions, ProcessLock};
 use crate::atomic_write::{Durability, atomic_write};
 use crate::error::{Error, Result};
 use crate::protocol::hex::hex;
+use crate::protocol::line_buffer::LineBuffer;
 use crate::protocol::spec::ContainerSpec;
 use anyhow::Context;
 use sha2::{Digest, Sha256};
@@ -263,8 +264,8 @@ struct EmbeddedLogTail {
     path: PathBuf,
     /// The offset up to which the log was read.
     offset: u64,
-    /// A line without its end, which is still being written.
-    partial_line: Vec<u8>,
+    /// Ends with a line that is still being written.
+    lines: LineBuffer,
 }
 
 impl EmbeddedLogTail {
@@ -272,7 +273,7 @@ impl EmbeddedLogTail {
         Self {
             path,
             offset: 0,
-            partial_line: Vec::new(),
+            lines: LineBuffer::default(),
         }
     }
 
@@ -286,23 +287,23 @@ impl EmbeddedLogTail {
         if file.metadata()?.len() < self.offset {
             // The log was truncated and written from its start.
             self.offset = 0;
-            self.partial_line.clear();
+            self.lines = LineBuffer::default();
         }
         file.seek(SeekFrom::Start(self.offset))?;
-        self.offset += file.read_to_end(&mut self.partial_line)? as u64;
-        let whole = self.partial_line.iter().rposition(|b| *b == b'\n');
-        let rest = self.partial_line.split_off(whole.map_or(0, |end| end + 1));
-        let text = std::mem::replace(&mut self.partial_line, rest);
-        Ok(String::from_utf8_lossy(&text)
-            .lines()
-            .map(str::to_owned)
-            .collect())
+        let mut text = Vec::new();
+        self.offset += file.read_to_end(&mut text)? as u64;
+        self.lines.push(&text);
+        let lines = std::iter::from_fn(|| self.lines.next_line());
+        let lines = lines.map(|line| {
+            let line = line.strip_suffix(b"\r").unwrap_or(&line);
+            String::from_utf8_lossy(line).into_owned()
+        });
+        Ok(lines.collect())
     }
 
     /// The last line, which will have no line end.
     fn take_unfinished_line(&mut self) -> Option<String> {
-        let text = std::mem::take(&mut self.partial_line);
-        let text = String::from_utf8_lossy(&text).into_owned();
+        let text = String::from_utf8_lossy(&self.lines.take_unread()).into_owned();
         (!text.is_empty()).then_some(text)
     }
 }

@@ -4,6 +4,7 @@ use super::keeper::KeeperContainer;
 use crate::engine::EngineProgress;
 use crate::error::Result;
 use crate::protocol::evolve::{EvolveRecord, EvolveRunId, KeeperReply, KeeperRequest, RunLogLine};
+use crate::protocol::line_buffer::LineBuffer;
 use std::time::{Duration, Instant};
 
 /// Time limit for a keeper that does not answer, for example while the engine restarts.
@@ -88,21 +89,19 @@ const MAX_STAGE_CHARS: usize = 200;
 /// Prints the log, and tracks the part already printed.
 #[derive(Debug, Default)]
 struct RunLogPrinter {
-    unfinished: String,
+    unfinished: LineBuffer,
     stage: String,
 }
 
 impl RunLogPrinter {
     fn push_text(&mut self, text: &str, progress: &dyn EngineProgress) {
-        for piece in text.split_inclusive('\n') {
-            self.unfinished.push_str(piece);
-            if piece.ends_with('\n') {
-                let line = std::mem::take(&mut self.unfinished);
-                self.print_line(line.trim_end(), progress);
-            } else if self.unfinished.len() > MAX_RUN_LOG_LINE_BYTES {
-                // No stage line is longer.
-                self.unfinished = String::new();
-            }
+        self.unfinished.push(text.as_bytes());
+        while let Some(line) = self.unfinished.next_line() {
+            self.print_line(String::from_utf8_lossy(&line).trim_end(), progress);
+        }
+        // No stage line is longer.
+        if self.unfinished.unread_bytes() > MAX_RUN_LOG_LINE_BYTES {
+            self.unfinished.take_unread();
         }
     }
 
@@ -166,7 +165,7 @@ mod tests {
         printer.push_text(&"\n".repeat(1 << 20), &progress);
         assert_eq!(progress.0.lock().len(), 1 << 20);
         printer.push_text(&"x".repeat(2 * MAX_RUN_LOG_LINE_BYTES), &progress);
-        assert!(printer.unfinished.len() <= MAX_RUN_LOG_LINE_BYTES);
+        assert!(printer.unfinished.unread_bytes() <= MAX_RUN_LOG_LINE_BYTES);
         progress.0.lock().clear();
         printer.push_text(&format!("\n== {}\n-- x\n", "y".repeat(1000)), &progress);
         let last = progress.0.lock().pop().unwrap();

@@ -13,6 +13,7 @@ pub(crate) mod evolve;
 pub(crate) mod files;
 pub(crate) mod hex;
 pub(crate) mod kernel;
+pub(crate) mod line_buffer;
 pub(crate) mod mcp;
 pub(crate) mod mcp_header;
 pub(crate) mod progress;

@@ -1,5 +1,7 @@
 //! Parser for server-sent events; only ids and data are used.
 
+use super::line_buffer::LineBuffer;
+
 /// One event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct SseEvent {
@@ -11,9 +13,7 @@ pub(crate) struct SseEvent {
 
 #[derive(Debug, Default)]
 pub(crate) struct SseParser {
-    unread: Vec<u8>,
-    /// How many bytes of `unread` were searched and contain no line end.
-    searched_bytes: usize,
+    lines: LineBuffer,
     id: Option<String>,
     data: Option<Vec<u8>>,
 }
@@ -21,18 +21,10 @@ pub(crate) struct SseParser {
 impl SseParser {
     /// The events that are complete after this chunk.
     pub(crate) fn parse_chunk(&mut self, piece: &[u8]) -> Vec<SseEvent> {
-        self.unread.extend_from_slice(piece);
+        self.lines.push(piece);
         let mut whole = Vec::new();
-        let mut from = 0;
-        while let Some(length) = self.unread[self.searched_bytes..]
-            .iter()
-            .position(|b| *b == b'\n')
-        {
-            let end = self.searched_bytes + length;
-            let line = &self.unread[from..end];
-            let line = line.strip_suffix(b"\r").unwrap_or(line);
-            from = end + 1;
-            self.searched_bytes = from;
+        while let Some(line) = self.lines.next_line() {
+            let line = line.strip_suffix(b"\r").unwrap_or(&line);
             if line.is_empty() {
                 let (id, data) = (self.id.take(), self.data.take().unwrap_or_default());
                 if id.is_some() || !data.is_empty() {
@@ -50,8 +42,6 @@ impl SseParser {
                 self.id = Some(String::from_utf8_lossy(id).into_owned());
             }
         }
-        self.unread.drain(..from);
-        self.searched_bytes = self.unread.len();
         whole
     }
 }

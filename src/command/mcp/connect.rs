@@ -5,7 +5,7 @@ use crate::command::answers::ClientAnswer;
 use crate::command::{CommandContext, launch_command};
 use crate::error::{Error, Result, VerbOutcome};
 use crate::host::connect::{
-    self, ClientConfigPaths, ClientFileChange, ConnectClient, LaunchCommand,
+    self, CONNECT_CLIENTS, ClientConfigPaths, ClientFileChange, ConnectClient, LaunchCommand,
 };
 use crate::host::instance::DEFAULT;
 use clap::Args;
@@ -15,7 +15,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 pub(crate) struct McpConnectArgs {
     /// MCP client to connect
     #[arg(value_parser = client_parser())]
-    client: ConnectClient,
+    client: &'static ConnectClient,
     #[command(flatten)]
     narrow: McpFilterArgs,
     #[command(flatten)]
@@ -29,7 +29,7 @@ pub(crate) struct McpConnectArgs {
 pub(crate) struct McpDisconnectArgs {
     /// MCP client to disconnect
     #[arg(value_parser = client_parser())]
-    client: ConnectClient,
+    client: &'static ConnectClient,
     #[command(flatten)]
     how: ConnectOptions,
 }
@@ -44,12 +44,9 @@ struct ConnectOptions {
     dry_run: bool,
 }
 
-fn client_parser() -> impl TypedValueParser<Value = ConnectClient> {
-    let names = ConnectClient::ALL_CLIENTS.map(ConnectClient::name);
-    PossibleValuesParser::new(names).try_map(|name| {
-        let mut all = ConnectClient::ALL_CLIENTS.into_iter();
-        all.find(|client| client.name() == name).ok_or("no client")
-    })
+fn client_parser() -> impl TypedValueParser<Value = &'static ConnectClient> {
+    let names = CONNECT_CLIENTS.iter().map(|client| client.name);
+    PossibleValuesParser::new(names).try_map(|name| ConnectClient::find(&name).ok_or("no client"))
 }
 
 pub(super) async fn connect_client(
@@ -82,10 +79,10 @@ pub(super) async fn connect_client(
             super::warn_missing(server, cx);
         }
     }
-    let title = client.title();
+    let title = client.title;
     let is_done = change.is_unchanged() || apply_change(&change, client, &how, cx)?;
     if cx.ui.json {
-        let next = (is_done && !change.is_unchanged()).then(|| client.reload_hint());
+        let next = (is_done && !change.is_unchanged()).then_some(client.reload_hint);
         let answer = change_answer(&change, client, name, is_done);
         cx.ui.print_json(&ClientAnswer {
             tool_count: tools,
@@ -106,7 +103,7 @@ pub(super) async fn connect_client(
         }
         cx.ui.print_message(format!(
             "added the server `{name}` to {title}; next: {}",
-            client.reload_hint()
+            client.reload_hint
         ));
     }
     Ok(VerbOutcome::Done)
@@ -123,7 +120,7 @@ pub(super) fn disconnect_client(
         &name,
         &ClientConfigPaths::for_home(&cx.folders.home),
     )?;
-    let title = client.title();
+    let title = client.title;
     if change.is_unchanged() {
         let message = format!(
             "{title} is not connected: `{}` has no server `{name}`",
@@ -131,7 +128,7 @@ pub(super) fn disconnect_client(
         );
         let hint = format!(
             "`osctl --instance NAME mcp disconnect {}` removes the server of another instance",
-            client.name()
+            client.name
         );
         return Err(Error::usage(message, hint).into());
     }
@@ -143,18 +140,18 @@ pub(super) fn disconnect_client(
     } else if is_done {
         cx.ui.print_message(format!(
             "removed osctl from {title}; next: {}",
-            client.reload_hint()
+            client.reload_hint
         ));
     }
     Ok(VerbOutcome::Done)
 }
 
-fn show_change(change: &ClientFileChange, client: ConnectClient, cx: &CommandContext) {
+fn show_change(change: &ClientFileChange, client: &ConnectClient, cx: &CommandContext) {
     if change.is_unchanged() || cx.ui.json {
         return;
     }
     cx.ui
-        .print_message(format!("{}: `{}`", client.title(), change.file.display()));
+        .print_message(format!("{}: `{}`", client.title, change.file.display()));
     for line in change.diff_lines() {
         cx.ui.print_difference(line.is_new, &line.text);
     }
@@ -167,14 +164,14 @@ fn show_change(change: &ClientFileChange, client: ConnectClient, cx: &CommandCon
 /// Applies the change; `false` for a dry run or if the user declined.
 fn apply_change(
     change: &ClientFileChange,
-    client: ConnectClient,
+    client: &ConnectClient,
     how: &ConnectOptions,
     cx: &CommandContext,
 ) -> Result<bool> {
     if how.dry_run {
         return Ok(false);
     }
-    let consent_question = format!("Change the configuration of {}?", client.title());
+    let consent_question = format!("Change the configuration of {}?", client.title);
     let is_wanted = how.yes || cx.ui.confirm(&consent_question, "--yes")?;
     if is_wanted {
         change.apply()?;
@@ -184,7 +181,7 @@ fn apply_change(
 
 fn change_answer(
     change: &ClientFileChange,
-    client: ConnectClient,
+    client: &ConnectClient,
     name: String,
     is_done: bool,
 ) -> ClientAnswer {
@@ -193,7 +190,7 @@ fn change_answer(
         format!("{sign} {}", line.text)
     });
     ClientAnswer {
-        client: client.name().into(),
+        client: client.name.into(),
         server: name,
         file: change.file.clone(),
         changed: is_done && !change.is_unchanged(),

@@ -7,13 +7,15 @@ use crate::protocol::error::ApiError;
 use crate::protocol::evolve::{
     EvolveRecord, EvolveRunId, KeeperReply, KeeperRequest, MAX_REASON_CHARS,
 };
+use futures_util::StreamExt;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;
 use tokio::time::timeout;
+use tokio_util::codec::{FramedRead, LinesCodec};
 
 /// How long the first reply may take.
 const EVOLVE_KEEPER_TIMEOUT: Duration = Duration::from_secs(20);
@@ -39,7 +41,7 @@ pub(crate) enum EvolveRefusal {
 /// The stream of the keeper's replies.
 #[derive(Debug)]
 pub(crate) struct KeeperReplyStream {
-    reader: BufReader<OwnedReadHalf>,
+    lines: FramedRead<OwnedReadHalf, LinesCodec>,
     /// Kept open, because the keeper stops sending when the client closes its end.
     _writer: tokio::net::unix::OwnedWriteHalf,
 }
@@ -50,15 +52,9 @@ impl KeeperReplyStream {
     /// # Errors
     /// When a reply is invalid, or the connection to the keeper is lost.
     pub(crate) async fn next_reply(&mut self) -> io::Result<Option<KeeperReply>> {
-        let mut line = Vec::new();
-        let mut limited =
-            tokio::io::AsyncReadExt::take(&mut self.reader, MAX_EVOLVE_REPLY_BYTES as u64);
-        limited.read_until(b'\n', &mut line).await?;
-        if line.is_empty() {
-            return Ok(None);
-        }
-        let reply = serde_json::from_slice(&line)?;
-        Ok(Some(reply))
+        let line = self.lines.next().await.transpose();
+        let line = line.map_err(io::Error::other)?;
+        Ok(line.map(|line| serde_json::from_str(&line)).transpose()?)
     }
 }
 
@@ -127,7 +123,10 @@ pub(super) async fn send_keeper_request(
     line.push(b'\n');
     write.write_all(&line).await?;
     let mut answer = KeeperReplyStream {
-        reader: BufReader::new(read),
+        lines: FramedRead::new(
+            read,
+            LinesCodec::new_with_max_length(MAX_EVOLVE_REPLY_BYTES),
+        ),
         _writer: write,
     };
     let first = answer.next_reply().await?;

@@ -423,8 +423,10 @@ fn random_socket_prefix() -> String {
 }
 
 async fn read_stderr_lines(stderr: impl AsyncRead + Unpin, last_words: StderrTail) {
-    let mut lines = BufReader::new(stderr).lines();
-    while let Ok(Some(line)) = lines.next_line().await {
+    // Read bytes: text in another encoding must not end the reading.
+    let mut lines = BufReader::new(stderr).split(b'\n');
+    while let Ok(Some(line)) = lines.next_segment().await {
+        let line = String::from_utf8_lossy(&line).trim_end().to_owned();
         tracing::info!("{line}");
         last_words.push_line(line);
     }

@@ -4,6 +4,7 @@ use super::container_ops::error_contains;
 use super::{Docker, explain_api_error, is_status, root_cause, with_query_timeout};
 use crate::engine::{Container, ContainerPhase, LogOptions, OWNER_LABEL};
 use crate::error::{Error, Result};
+use crate::protocol::line_buffer::LineBuffer;
 use crate::protocol::spec::{ContainerRestartPolicy, ContainerSpec, Mount, Port, Volume};
 use bollard::container::LogOutput;
 use bollard::models::{
@@ -228,26 +229,23 @@ impl Docker {
             .tail(&tail)
             .build();
         let mut stream = std::pin::pin!(self.api.logs(name, Some(query)));
-        let mut rest = Vec::new();
+        let mut lines = LineBuffer::default();
         while let Some(chunk) = stream.next().await {
             let chunk = chunk.map_err(|e| explain_api_error("reading the container's log", e))?;
             let (LogOutput::StdErr { message }
             | LogOutput::StdOut { message }
             | LogOutput::StdIn { message }
             | LogOutput::Console { message }) = chunk;
-            let mut searched = rest.len();
-            rest.extend_from_slice(&message);
-            while let Some(length) = rest[searched..].iter().position(|b| *b == b'\n') {
-                let line: Vec<u8> = rest.drain(..=searched + length).collect();
-                searched = 0;
+            lines.push(&message);
+            while let Some(line) = lines.next_line() {
                 on_line(String::from_utf8_lossy(&line).trim_end())?;
             }
-            if rest.len() > MAX_LOG_LINE_BYTES {
-                on_line(&String::from_utf8_lossy(&std::mem::take(&mut rest)))?;
+            if lines.unread_bytes() > MAX_LOG_LINE_BYTES {
+                on_line(&String::from_utf8_lossy(&lines.take_unread()))?;
             }
         }
-        if !rest.is_empty() {
-            on_line(String::from_utf8_lossy(&rest).trim_end())?;
+        if lines.unread_bytes() > 0 {
+            on_line(String::from_utf8_lossy(&lines.take_unread()).trim_end())?;
         }
         Ok(())
     }

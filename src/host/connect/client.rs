@@ -1,7 +1,10 @@
-//! The supported MCP clients: their names, their configuration files, and the form of an entry in each.
+//! The supported MCP clients as a table: their names, their configuration files, and the form of an entry in each.
 
-use super::config_paths::ClientConfigPaths;
-use super::edit::ClientEntry;
+use self::ClientEntryValue::{
+    Arguments, CommandLine, Environment, Program, Seconds, ServerName, Text, True,
+};
+use super::config_paths::{ClientConfigPaths, ClientFileLocation};
+use super::edit::{self, ClientEntry};
 use super::launch_command::LaunchCommand;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -15,19 +18,21 @@ const CLIENT_STARTUP_TIMEOUT: u64 = 60;
 const CLIENT_ENTRY_DESCRIPTION: &str =
     "A computer for the agent: Python, shell, files and a browser";
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ConnectClient {
-    ClaudeDesktop,
-    ClaudeCode,
-    Cursor,
-    VsCode,
-    Windsurf,
-    Zed,
-    Codex,
-    Gemini,
-    OpenCode,
-    Goose,
-    Continue,
+#[derive(Debug)]
+pub(crate) struct ConnectClient {
+    /// The name on the command line.
+    pub(crate) name: &'static str,
+    /// The product name.
+    pub(crate) title: &'static str,
+    /// How to make the client load the change.
+    pub(crate) reload_hint: &'static str,
+    /// The user's configuration file, for all projects.
+    location: ClientFileLocation,
+    format: ClientFileFormat,
+    /// The format of a file that already has this map of servers.
+    nested_format: Option<ClientFileFormat>,
+    /// The fields of an entry, in order.
+    entry: &'static [(&'static str, ClientEntryValue)],
 }
 
 /// The format of a file, and the location of the servers in it.
@@ -42,263 +47,305 @@ pub(super) enum ClientFileFormat {
     DedicatedFile,
 }
 
+/// The value of a field of an entry.
+#[derive(Debug, Clone, Copy)]
+enum ClientEntryValue {
+    True,
+    Text(&'static str),
+    Seconds(u64),
+    ServerName,
+    Program,
+    Arguments,
+    /// The program and its arguments as one list.
+    CommandLine,
+    /// A map of variables; an entry without variables does not have the field.
+    Environment,
+}
+
+const COMMAND_FIELD: (&str, ClientEntryValue) = ("command", Program);
+const ARGS_FIELD: (&str, ClientEntryValue) = ("args", Arguments);
+const ENV_FIELD: (&str, ClientEntryValue) = ("env", Environment);
+const TYPE_FIELD: (&str, ClientEntryValue) = ("type", Text("stdio"));
+const TIMEOUT_FIELD: (&str, ClientEntryValue) = ("timeout", Seconds(CLIENT_TOOL_TIMEOUT));
+
+const MCP_SERVERS_JSON: ClientFileFormat = ClientFileFormat::Json(&["mcpServers"]);
+
+/// The clients, in the order in which osctl lists them.
+pub(crate) static CONNECT_CLIENTS: [ConnectClient; 11] = [
+    ConnectClient {
+        name: "claude-desktop",
+        title: "Claude Desktop",
+        reload_hint: "quit Claude Desktop and open it again",
+        location: ClientFileLocation::in_application_data("Claude/claude_desktop_config.json"),
+        format: MCP_SERVERS_JSON,
+        nested_format: None,
+        entry: &[COMMAND_FIELD, ARGS_FIELD, ENV_FIELD],
+    },
+    ConnectClient {
+        name: "claude-code",
+        title: "Claude Code",
+        reload_hint: "restart `claude`; `/mcp` lists the servers",
+        location: ClientFileLocation::in_home(".claude.json")
+            .moved_by("CLAUDE_CONFIG_DIR", ".claude.json"),
+        format: MCP_SERVERS_JSON,
+        nested_format: None,
+        entry: &[TYPE_FIELD, COMMAND_FIELD, ARGS_FIELD, ENV_FIELD],
+    },
+    ConnectClient {
+        name: "cursor",
+        title: "Cursor",
+        reload_hint: "restart Cursor; its MCP settings list and enable servers",
+        location: ClientFileLocation::in_home(".cursor/mcp.json"),
+        format: MCP_SERVERS_JSON,
+        nested_format: None,
+        entry: &[TYPE_FIELD, COMMAND_FIELD, ARGS_FIELD, ENV_FIELD],
+    },
+    ConnectClient {
+        name: "vscode",
+        title: "VS Code",
+        reload_hint: "run `MCP: List Servers` in VS Code to start or stop the server",
+        location: ClientFileLocation::in_application_data("Code/User/mcp.json"),
+        format: ClientFileFormat::Json(&["servers"]),
+        nested_format: None,
+        entry: &[TYPE_FIELD, COMMAND_FIELD, ARGS_FIELD, ENV_FIELD],
+    },
+    ConnectClient {
+        name: "windsurf",
+        title: "Windsurf",
+        reload_hint: "refresh the list of MCP servers in Cascade, or restart Windsurf",
+        location: ClientFileLocation::in_home(".codeium/windsurf/mcp_config.json"),
+        format: MCP_SERVERS_JSON,
+        nested_format: None,
+        entry: &[COMMAND_FIELD, ARGS_FIELD, ENV_FIELD],
+    },
+    ConnectClient {
+        name: "zed",
+        title: "Zed",
+        reload_hint: "nothing to do: Zed loads the change immediately; the settings of its agent panel list the servers",
+        location: ClientFileLocation::in_config("zed/settings.json")
+            .on_windows("Zed/settings.json"),
+        format: ClientFileFormat::Json(&["context_servers"]),
+        nested_format: None,
+        entry: &[COMMAND_FIELD, ARGS_FIELD, TIMEOUT_FIELD, ENV_FIELD],
+    },
+    ConnectClient {
+        name: "codex",
+        title: "Codex",
+        reload_hint: "restart `codex`; `/mcp` lists the servers",
+        location: ClientFileLocation::in_home(".codex/config.toml")
+            .moved_by("CODEX_HOME", "config.toml"),
+        format: ClientFileFormat::Toml("mcp_servers"),
+        nested_format: None,
+        entry: &[
+            COMMAND_FIELD,
+            ARGS_FIELD,
+            ("startup_timeout_sec", Seconds(CLIENT_STARTUP_TIMEOUT)),
+            ("tool_timeout_sec", Seconds(CLIENT_TOOL_TIMEOUT)),
+            ENV_FIELD,
+        ],
+    },
+    ConnectClient {
+        name: "gemini",
+        title: "Gemini CLI",
+        reload_hint: "restart `gemini`; `/mcp` lists the servers",
+        location: ClientFileLocation::in_home(".gemini/settings.json")
+            .moved_by("GEMINI_CLI_HOME", ".gemini/settings.json"),
+        format: MCP_SERVERS_JSON,
+        nested_format: None,
+        entry: &[COMMAND_FIELD, ARGS_FIELD, ENV_FIELD],
+    },
+    ConnectClient {
+        name: "opencode",
+        title: "opencode",
+        reload_hint: "restart `opencode`; `opencode mcp list` lists the servers",
+        location: ClientFileLocation::in_config("opencode/opencode.json")
+            .unless_exists("opencode/opencode.jsonc"),
+        format: ClientFileFormat::Json(&["mcp"]),
+        // Version 2 nests the servers one level deeper, and still reads the format of version 1.
+        nested_format: Some(ClientFileFormat::Json(&["mcp", "servers"])),
+        entry: &[
+            ("type", Text("local")),
+            ("command", CommandLine),
+            ("environment", Environment),
+        ],
+    },
+    ConnectClient {
+        name: "goose",
+        title: "goose",
+        reload_hint: "start a new goose session",
+        location: ClientFileLocation::in_config("goose/config.yaml")
+            .on_windows("Block/goose/config/config.yaml")
+            .moved_by("GOOSE_PATH_ROOT", "config/config.yaml"),
+        format: ClientFileFormat::Yaml("extensions"),
+        nested_format: None,
+        entry: &[
+            ("enabled", True),
+            TYPE_FIELD,
+            ("name", ServerName),
+            ("description", Text(CLIENT_ENTRY_DESCRIPTION)),
+            ("cmd", Program),
+            ARGS_FIELD,
+            TIMEOUT_FIELD,
+            ("envs", Environment),
+        ],
+    },
+    ConnectClient {
+        name: "continue",
+        title: "Continue",
+        reload_hint: "reload Continue's configuration, or restart the editor",
+        location: ClientFileLocation::in_home(".continue/mcpServers/{name}.yaml")
+            .moved_by("CONTINUE_GLOBAL_DIR", "mcpServers/{name}.yaml"),
+        format: ClientFileFormat::DedicatedFile,
+        nested_format: None,
+        entry: &[
+            ("name", ServerName),
+            TYPE_FIELD,
+            COMMAND_FIELD,
+            ARGS_FIELD,
+            ENV_FIELD,
+        ],
+    },
+];
+
 impl ConnectClient {
-    pub(crate) const ALL_CLIENTS: [Self; 11] = [
-        Self::ClaudeDesktop,
-        Self::ClaudeCode,
-        Self::Cursor,
-        Self::VsCode,
-        Self::Windsurf,
-        Self::Zed,
-        Self::Codex,
-        Self::Gemini,
-        Self::OpenCode,
-        Self::Goose,
-        Self::Continue,
-    ];
-
-    /// The name on the command line.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::ClaudeDesktop => "claude-desktop",
-            Self::ClaudeCode => "claude-code",
-            Self::Cursor => "cursor",
-            Self::VsCode => "vscode",
-            Self::Windsurf => "windsurf",
-            Self::Zed => "zed",
-            Self::Codex => "codex",
-            Self::Gemini => "gemini",
-            Self::OpenCode => "opencode",
-            Self::Goose => "goose",
-            Self::Continue => "continue",
-        }
+    /// The client with this name on the command line.
+    pub(crate) fn find(name: &str) -> Option<&'static Self> {
+        CONNECT_CLIENTS.iter().find(|client| client.name == name)
     }
 
-    /// The product name.
-    pub(crate) fn title(self) -> &'static str {
-        match self {
-            Self::ClaudeDesktop => "Claude Desktop",
-            Self::ClaudeCode => "Claude Code",
-            Self::Cursor => "Cursor",
-            Self::VsCode => "VS Code",
-            Self::Windsurf => "Windsurf",
-            Self::Zed => "Zed",
-            Self::Codex => "Codex",
-            Self::Gemini => "Gemini CLI",
-            Self::OpenCode => "opencode",
-            Self::Goose => "goose",
-            Self::Continue => "Continue",
-        }
+    pub(super) fn config_file(&self, places: &ClientConfigPaths, name: &str) -> PathBuf {
+        self.location.resolve(places, name)
     }
 
-    /// How to make the client load the change.
-    pub(crate) fn reload_hint(self) -> &'static str {
-        match self {
-            Self::ClaudeDesktop => "quit Claude Desktop and open it again",
-            Self::ClaudeCode => "restart `claude`; `/mcp` lists the servers",
-            Self::Cursor => "restart Cursor; its MCP settings list and enable servers",
-            Self::VsCode => "run `MCP: List Servers` in VS Code to start or stop the server",
-            Self::Windsurf => "refresh the list of MCP servers in Cascade, or restart Windsurf",
-            Self::Zed => {
-                "nothing to do: Zed loads the change immediately; the settings of its agent panel list the servers"
-            }
-            Self::Codex => "restart `codex`; `/mcp` lists the servers",
-            Self::Gemini => "restart `gemini`; `/mcp` lists the servers",
-            Self::OpenCode => "restart `opencode`; `opencode mcp list` lists the servers",
-            Self::Goose => "start a new goose session",
-            Self::Continue => "reload Continue's configuration, or restart the editor",
-        }
-    }
-
-    /// The user's configuration file, for all projects.
-    pub(super) fn config_file(self, places: &ClientConfigPaths, name: &str) -> PathBuf {
-        match self {
-            Self::ClaudeDesktop => places.in_application_data("Claude/claude_desktop_config.json"),
-            Self::ClaudeCode => {
-                places.in_variable_folder("CLAUDE_CONFIG_DIR", ".claude.json", ".claude.json")
-            }
-            Self::Cursor => places.in_home(".cursor/mcp.json"),
-            Self::VsCode => places.in_application_data("Code/User/mcp.json"),
-            Self::Windsurf => places.in_home(".codeium/windsurf/mcp_config.json"),
-            Self::Zed => {
-                places.unless_windows(places.in_config("zed/settings.json"), "Zed/settings.json")
-            }
-            Self::Codex => {
-                places.in_variable_folder("CODEX_HOME", "config.toml", ".codex/config.toml")
-            }
-            Self::Gemini => {
-                let path = ".gemini/settings.json";
-                places.in_variable_folder("GEMINI_CLI_HOME", path, path)
-            }
-            Self::OpenCode => {
-                let commented = places.in_config("opencode/opencode.jsonc");
-                match commented.exists() {
-                    true => commented,
-                    false => places.in_config("opencode/opencode.json"),
-                }
-            }
-            Self::Goose => {
-                let path = "config/config.yaml";
-                let unix = places.in_config("goose/config.yaml");
-                let usual = places.unless_windows(unix, "Block/goose/config/config.yaml");
-                places.in_variable_folder("GOOSE_PATH_ROOT", path, &usual.to_string_lossy())
-            }
-            Self::Continue => {
-                let path = format!("mcpServers/{name}.yaml");
-                places.in_variable_folder(
-                    "CONTINUE_GLOBAL_DIR",
-                    &path,
-                    &format!(".continue/{path}"),
-                )
-            }
-        }
-    }
-
-    /// The format of a file with the contents `read`.
-    pub(super) fn file_format(self, read: &Value) -> ClientFileFormat {
-        match self {
-            Self::VsCode => ClientFileFormat::Json(&["servers"]),
-            Self::Zed => ClientFileFormat::Json(&["context_servers"]),
-            // Version 2 nests the servers one level deeper, and still reads the format of version 1.
-            Self::OpenCode => match &read["mcp"]["servers"] {
-                Value::Object(servers) if !servers.contains_key("type") => {
-                    ClientFileFormat::Json(&["mcp", "servers"])
-                }
-                _ => ClientFileFormat::Json(&["mcp"]),
-            },
-            Self::Codex => ClientFileFormat::Toml("mcp_servers"),
-            Self::Goose => ClientFileFormat::Yaml("extensions"),
-            Self::Continue => ClientFileFormat::DedicatedFile,
-            Self::ClaudeDesktop
-            | Self::ClaudeCode
-            | Self::Cursor
-            | Self::Windsurf
-            | Self::Gemini => ClientFileFormat::Json(&["mcpServers"]),
-        }
+    /// The format of a file with these settings.
+    pub(super) fn file_format(&self, settings: &Value) -> ClientFileFormat {
+        let servers = |format| edit::find_servers(format, settings)?.as_object();
+        // A map with a type is an entry, not the map of entries.
+        let is_nested = |format: &ClientFileFormat| {
+            servers(*format).is_some_and(|servers| !servers.contains_key("type"))
+        };
+        self.nested_format.filter(is_nested).unwrap_or(self.format)
     }
 
     /// The client's entry for a command.
-    pub(super) fn make_entry(self, name: &str, call: &LaunchCommand) -> ClientEntry {
-        let (program, words) = (json!(call.program), json!(call.args));
-        let kind = ("type", json!("stdio"));
-        let (mut entry, variables) = match self {
-            Self::ClaudeDesktop | Self::Windsurf | Self::Gemini => {
-                (vec![("command", program), ("args", words)], "env")
-            }
-            Self::ClaudeCode | Self::Cursor | Self::VsCode => {
-                (vec![kind, ("command", program), ("args", words)], "env")
-            }
-            Self::Zed => (
-                vec![
-                    ("command", program),
-                    ("args", words),
-                    ("timeout", json!(CLIENT_TOOL_TIMEOUT)),
-                ],
-                "env",
-            ),
-            Self::Codex => (
-                vec![
-                    ("command", program),
-                    ("args", words),
-                    ("startup_timeout_sec", json!(CLIENT_STARTUP_TIMEOUT)),
-                    ("tool_timeout_sec", json!(CLIENT_TOOL_TIMEOUT)),
-                ],
-                "env",
-            ),
-            Self::OpenCode => {
-                let all: Vec<&String> = [&call.program].into_iter().chain(&call.args).collect();
-                let kind = ("type", json!("local"));
-                (vec![kind, ("command", json!(all))], "environment")
-            }
-            Self::Goose => (
-                vec![
-                    ("enabled", json!(true)),
-                    kind,
-                    ("name", json!(name)),
-                    ("description", json!(CLIENT_ENTRY_DESCRIPTION)),
-                    ("cmd", program),
-                    ("args", words),
-                    ("timeout", json!(CLIENT_TOOL_TIMEOUT)),
-                ],
-                "envs",
-            ),
-            Self::Continue => (
-                vec![
-                    ("name", json!(name)),
-                    kind,
-                    ("command", program),
-                    ("args", words),
-                ],
-                "env",
-            ),
-        };
-        if !call.environment.is_empty() {
-            entry.push((variables, json!(call.environment)));
-        }
-        ClientEntry(entry)
+    pub(super) fn make_entry(&self, name: &str, call: &LaunchCommand) -> ClientEntry {
+        let fields = self.entry.iter().filter_map(|(key, value)| {
+            let value = match value {
+                True => json!(true),
+                Text(text) => json!(text),
+                Seconds(seconds) => json!(seconds),
+                ServerName => json!(name),
+                Program => json!(call.program),
+                Arguments => json!(call.args),
+                CommandLine => {
+                    let program = std::iter::once(&call.program);
+                    json!(program.chain(&call.args).collect::<Vec<_>>())
+                }
+                Environment if call.environment.is_empty() => return None,
+                Environment => json!(call.environment),
+            };
+            Some((*key, value))
+        });
+        ClientEntry(fields.collect())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::ConnectClient;
+    use super::CONNECT_CLIENTS;
     use crate::host::connect::ClientConfigPaths;
+    use std::path::{Path, PathBuf};
+
+    /// The paths of each client's file on Linux, macOS and Windows.
+    fn paths_on_each_platform(lookup_variable: fn(&str) -> Option<PathBuf>) -> String {
+        let mut lines = String::new();
+        for client in &CONNECT_CLIENTS {
+            let paths = ["linux", "macos", "windows"].map(|platform| {
+                let places =
+                    ClientConfigPaths::for_test(Path::new("/h"), platform, lookup_variable);
+                let path = client.config_file(&places, "osctl");
+                path.to_string_lossy().replace('\\', "/")
+            });
+            lines += &format!("{}\n", client.name);
+            match paths.iter().all(|path| *path == paths[0]) {
+                true => lines += &format!("  {}\n", paths[0]),
+                false => lines.extend(paths.map(|path| format!("  {path}\n"))),
+            }
+        }
+        lines
+    }
 
     /// The locations that each client's documentation states.
     #[test]
     fn each_client_has_its_file_on_each_platform() {
-        let file = |client: ConnectClient, platform| {
-            let path = client.config_file(&ClientConfigPaths::for_platform(platform), "osctl");
-            path.to_string_lossy().replace('\\', "/")
-        };
-        for (client, linux, macos, windows) in [
-            (
-                ConnectClient::ClaudeDesktop,
-                "/h/.config/Claude/claude_desktop_config.json",
-                "/h/Library/Application Support/Claude/claude_desktop_config.json",
-                "/h/AppData/Roaming/Claude/claude_desktop_config.json",
-            ),
-            (
-                ConnectClient::VsCode,
-                "/h/.config/Code/User/mcp.json",
-                "/h/Library/Application Support/Code/User/mcp.json",
-                "/h/AppData/Roaming/Code/User/mcp.json",
-            ),
-            (
-                ConnectClient::Zed,
-                "/h/.config/zed/settings.json",
-                "/h/.config/zed/settings.json",
-                "/h/AppData/Roaming/Zed/settings.json",
-            ),
-            (
-                ConnectClient::Goose,
-                "/h/.config/goose/config.yaml",
-                "/h/.config/goose/config.yaml",
-                "/h/AppData/Roaming/Block/goose/config/config.yaml",
-            ),
-        ] {
-            assert_eq!(file(client, "linux"), linux);
-            assert_eq!(file(client, "macos"), macos);
-            assert_eq!(file(client, "windows"), windows);
-        }
-        for (client, everywhere) in [
-            (ConnectClient::ClaudeCode, "/h/.claude.json"),
-            (ConnectClient::Cursor, "/h/.cursor/mcp.json"),
-            (
-                ConnectClient::Windsurf,
-                "/h/.codeium/windsurf/mcp_config.json",
-            ),
-            (ConnectClient::Codex, "/h/.codex/config.toml"),
-            (ConnectClient::Gemini, "/h/.gemini/settings.json"),
-            (ConnectClient::OpenCode, "/h/.config/opencode/opencode.json"),
-            (
-                ConnectClient::Continue,
-                "/h/.continue/mcpServers/osctl.yaml",
-            ),
-        ] {
-            for platform in ["linux", "macos", "windows"] {
-                assert_eq!(file(client, platform), everywhere);
-            }
-        }
+        let expected = "\
+claude-desktop
+  /h/.config/Claude/claude_desktop_config.json
+  /h/Library/Application Support/Claude/claude_desktop_config.json
+  /h/AppData/Roaming/Claude/claude_desktop_config.json
+claude-code
+  /h/.claude.json
+cursor
+  /h/.cursor/mcp.json
+vscode
+  /h/.config/Code/User/mcp.json
+  /h/Library/Application Support/Code/User/mcp.json
+  /h/AppData/Roaming/Code/User/mcp.json
+windsurf
+  /h/.codeium/windsurf/mcp_config.json
+zed
+  /h/.config/zed/settings.json
+  /h/.config/zed/settings.json
+  /h/AppData/Roaming/Zed/settings.json
+codex
+  /h/.codex/config.toml
+gemini
+  /h/.gemini/settings.json
+opencode
+  /h/.config/opencode/opencode.json
+goose
+  /h/.config/goose/config.yaml
+  /h/.config/goose/config.yaml
+  /h/AppData/Roaming/Block/goose/config/config.yaml
+continue
+  /h/.continue/mcpServers/osctl.yaml
+";
+        assert_eq!(paths_on_each_platform(|_| None), expected);
+    }
+
+    #[test]
+    fn variables_move_the_files_of_the_clients_that_read_them() {
+        let expected = "\
+claude-desktop
+  /v/XDG_CONFIG_HOME/Claude/claude_desktop_config.json
+  /h/Library/Application Support/Claude/claude_desktop_config.json
+  /v/APPDATA/Claude/claude_desktop_config.json
+claude-code
+  /v/CLAUDE_CONFIG_DIR/.claude.json
+cursor
+  /h/.cursor/mcp.json
+vscode
+  /v/XDG_CONFIG_HOME/Code/User/mcp.json
+  /h/Library/Application Support/Code/User/mcp.json
+  /v/APPDATA/Code/User/mcp.json
+windsurf
+  /h/.codeium/windsurf/mcp_config.json
+zed
+  /v/XDG_CONFIG_HOME/zed/settings.json
+  /v/XDG_CONFIG_HOME/zed/settings.json
+  /v/APPDATA/Zed/settings.json
+codex
+  /v/CODEX_HOME/config.toml
+gemini
+  /v/GEMINI_CLI_HOME/.gemini/settings.json
+opencode
+  /v/XDG_CONFIG_HOME/opencode/opencode.json
+goose
+  /v/GOOSE_PATH_ROOT/config/config.yaml
+continue
+  /v/CONTINUE_GLOBAL_DIR/mcpServers/osctl.yaml
+";
+        let in_folder = |name: &str| Some(Path::new("/v").join(name));
+        assert_eq!(paths_on_each_platform(in_folder), expected);
     }
 }

@@ -1,4 +1,4 @@
-//! Locations of a person's configuration files, by platform.
+//! Locations of the clients' configuration files, by platform and environment.
 
 use std::path::{Path, PathBuf};
 
@@ -23,56 +23,118 @@ impl ClientConfigPaths {
         }
     }
 
-    pub(super) fn in_home(&self, path: &str) -> PathBuf {
-        self.home.join(path)
-    }
-
     /// `path` in the folder that the variable names, otherwise `default_path` in the home folder.
-    pub(super) fn in_variable_folder(
-        &self,
-        variable: &str,
-        path: &str,
-        default_path: &str,
-    ) -> PathBuf {
+    fn in_variable_folder(&self, variable: &str, path: &str, default_path: &str) -> PathBuf {
         match (self.lookup_variable)(variable) {
             Some(folder) => folder.join(path),
-            None => self.in_home(default_path),
+            None => self.home.join(default_path),
         }
     }
 
     /// `~/.config`, also on macOS, where command-line programs use it as well.
-    pub(super) fn in_config(&self, path: &str) -> PathBuf {
+    fn in_config(&self, path: &str) -> PathBuf {
         self.in_variable_folder("XDG_CONFIG_HOME", path, &format!(".config/{path}"))
-    }
-
-    /// The configuration folder of desktop programs.
-    pub(super) fn in_application_data(&self, path: &str) -> PathBuf {
-        match self.platform {
-            "macos" => self.home.join("Library/Application Support").join(path),
-            "windows" => self.in_roaming_data(path),
-            _ => self.in_config(path),
-        }
-    }
-
-    /// `unix`, or `windows` on Windows.
-    pub(super) fn unless_windows(&self, unix: PathBuf, windows: &str) -> PathBuf {
-        match self.platform {
-            "windows" => self.in_roaming_data(windows),
-            _ => unix,
-        }
     }
 
     fn in_roaming_data(&self, path: &str) -> PathBuf {
         self.in_variable_folder("APPDATA", path, &format!("AppData/Roaming/{path}"))
     }
 
-    /// The locations on the platform that a test selects.
+    /// The locations on the platform and with the variables that a test selects.
     #[cfg(test)]
-    pub(super) fn for_platform(platform: &'static str) -> Self {
+    pub(super) fn for_test(
+        home: &Path,
+        platform: &'static str,
+        lookup_variable: fn(&str) -> Option<PathBuf>,
+    ) -> Self {
         Self {
-            home: "/h".into(),
+            home: home.into(),
             platform,
-            lookup_variable: |_| None,
+            lookup_variable,
+        }
+    }
+}
+
+/// The folder of a client's file.
+#[derive(Debug, Clone, Copy)]
+enum ClientFolder {
+    Home,
+    Config,
+    /// The configuration folder of desktop programs.
+    ApplicationData,
+}
+
+/// The location of a client's file. In each path, `{name}` stands for the name of the server.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ClientFileLocation {
+    folder: ClientFolder,
+    path: &'static str,
+    /// A file in the same folder that takes precedence, if it exists.
+    preferred_path: Option<&'static str>,
+    /// The path in the folder of roaming data on Windows.
+    windows_path: Option<&'static str>,
+    /// A variable that names another folder, and the path in it.
+    relocation: Option<(&'static str, &'static str)>,
+}
+
+impl ClientFileLocation {
+    const fn new(folder: ClientFolder, path: &'static str) -> Self {
+        Self {
+            folder,
+            path,
+            preferred_path: None,
+            windows_path: None,
+            relocation: None,
+        }
+    }
+
+    pub(super) const fn in_home(path: &'static str) -> Self {
+        Self::new(ClientFolder::Home, path)
+    }
+
+    pub(super) const fn in_config(path: &'static str) -> Self {
+        Self::new(ClientFolder::Config, path)
+    }
+
+    pub(super) const fn in_application_data(path: &'static str) -> Self {
+        Self::new(ClientFolder::ApplicationData, path)
+    }
+
+    pub(super) const fn unless_exists(mut self, preferred_path: &'static str) -> Self {
+        self.preferred_path = Some(preferred_path);
+        self
+    }
+
+    pub(super) const fn on_windows(mut self, path: &'static str) -> Self {
+        self.windows_path = Some(path);
+        self
+    }
+
+    pub(super) const fn moved_by(mut self, variable: &'static str, path: &'static str) -> Self {
+        self.relocation = Some((variable, path));
+        self
+    }
+
+    pub(super) fn resolve(&self, places: &ClientConfigPaths, name: &str) -> PathBuf {
+        let named = |path: &str| path.replace("{name}", name);
+        if let Some((variable, path)) = self.relocation
+            && let Some(folder) = (places.lookup_variable)(variable)
+        {
+            return folder.join(named(path));
+        }
+        let in_folder = |path: &str| match (self.folder, places.platform) {
+            (ClientFolder::Home, _) => places.home.join(path),
+            (ClientFolder::ApplicationData, "macos") => {
+                places.home.join("Library/Application Support").join(path)
+            }
+            (ClientFolder::ApplicationData, "windows") => places.in_roaming_data(path),
+            (ClientFolder::Config | ClientFolder::ApplicationData, _) => places.in_config(path),
+        };
+        let preferred = self.preferred_path.map(in_folder);
+        match (preferred.filter(|file| file.exists()), self.windows_path) {
+            (Some(file), _) => file,
+            (None, Some(path)) if places.platform == "windows" => places.in_roaming_data(path),
+            (None, _) => in_folder(&named(self.path)),
         }
     }
 }

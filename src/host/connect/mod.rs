@@ -2,7 +2,7 @@
 //! and removes the entry without touching anything else.
 //!
 //! ```text
-//! client (file and entry of each client) ────────┐
+//! client (table: file and entry of each client) ─┐
 //! json · toml · yaml · dedicated_file (formats) ─┴── plan ── change (shown, confirmed) ── apply: backup, write, rename
 //! launch_command ── probe: starts the client's command and lists its tools
 //! ```
@@ -23,7 +23,7 @@ mod toml;
 mod yaml;
 
 pub(crate) use change::ClientFileChange;
-pub(crate) use client::ConnectClient;
+pub(crate) use client::{CONNECT_CLIENTS, ConnectClient};
 pub(crate) use config_paths::ClientConfigPaths;
 pub(crate) use launch_command::LaunchCommand;
 pub(crate) use plan::{plan_connect, plan_disconnect};

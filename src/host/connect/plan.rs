@@ -23,7 +23,7 @@ struct ClientFile {
 /// # Errors
 /// When the file cannot be read, or another program's entry has the name.
 pub(crate) fn plan_connect(
-    client: ConnectClient,
+    client: &ConnectClient,
     name: &str,
     call: &LaunchCommand,
     places: &ClientConfigPaths,
@@ -56,7 +56,7 @@ pub(crate) fn plan_connect(
 /// # Errors
 /// When the file cannot be read, or the entry belongs to another program.
 pub(crate) fn plan_disconnect(
-    client: ConnectClient,
+    client: &ConnectClient,
     name: &str,
     places: &ClientConfigPaths,
 ) -> Result<ClientFileChange> {
@@ -111,7 +111,7 @@ pub(crate) fn plan_disconnect(
 }
 
 fn read_client_file(
-    client: ConnectClient,
+    client: &ConnectClient,
     name: &str,
     places: &ClientConfigPaths,
 ) -> Result<ClientFile> {
@@ -152,13 +152,16 @@ impl ClientFile {
 }
 
 /// The format of a client's file, which for some clients depends on its contents.
-fn detect_format(client: ConnectClient, text: &str) -> Result<ClientFileFormat, edit::EditRefusal> {
+fn detect_format(
+    client: &ConnectClient,
+    text: &str,
+) -> Result<ClientFileFormat, edit::EditRefusal> {
     let usual = client.file_format(&Value::Null);
     Ok(client.file_format(&edit::parse_settings(usual, text)?))
 }
 
 /// Whether a text has the key that holds the servers, even if empty.
-fn has_servers_key(client: ConnectClient, text: &str) -> bool {
+fn has_servers_key(client: &ConnectClient, text: &str) -> bool {
     let form = detect_format(client, text);
     let settings = form.and_then(|form| Ok((form, edit::parse_settings(form, text)?)));
     settings.is_ok_and(|(form, settings)| edit::find_servers(form, &settings).is_some())
@@ -178,4 +181,99 @@ fn edit_error(file: &Path, why: &str) -> anyhow::Error {
         "fix the file and run the command again, or add `osctl mcp stdio` to the file by hand",
     )
     .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{plan_connect, plan_disconnect};
+    use crate::host::connect::{CONNECT_CLIENTS, ClientConfigPaths, ConnectClient, LaunchCommand};
+    use std::collections::BTreeMap;
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    const NAME: &str = "osctl-NAME";
+
+    fn bridge(narrow: &[&str]) -> LaunchCommand {
+        let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
+        LaunchCommand::for_bridge(
+            "/usr/local/bin/osctl".into(),
+            words(&["--instance", "NAME"]),
+            words(narrow),
+            BTreeMap::from([("HOST_HOME".into(), "/home/me".into())]),
+        )
+    }
+
+    /// Connects the client, and returns the text of its file.
+    fn connect(client: &ConnectClient, places: &ClientConfigPaths, narrow: &[&str]) -> String {
+        let change = plan_connect(client, NAME, &bridge(narrow), places).unwrap();
+        change.apply().unwrap();
+        fs::read_to_string(change.file).unwrap()
+    }
+
+    fn disconnect(client: &ConnectClient, places: &ClientConfigPaths) {
+        let change = plan_disconnect(client, NAME, places).unwrap();
+        change.apply().unwrap();
+    }
+
+    /// `tests/clients/CLIENT/` holds a user's file (`before`), the file after `connect` (`after`), a file that
+    /// `connect` creates (`new`), and one with selected servers and tools (`narrowed`).
+    fn agreed_text(client: &ConnectClient, kind: &str, file: &Path) -> Option<String> {
+        let folder = PathBuf::from("tests/clients").join(client.name);
+        let agreed = folder.join(kind).with_extension(file.extension()?);
+        fs::read_to_string(agreed).ok()
+    }
+
+    #[test]
+    fn each_client_gets_the_agreed_bytes_and_disconnect_takes_them_back() {
+        let narrow = [
+            "--servers=filesystem,linux",
+            "--tools=filesystem__read_*,linux__*",
+        ];
+        for client in &CONNECT_CLIENTS {
+            let home = tempfile::tempdir().unwrap();
+            let places = ClientConfigPaths::for_test(home.path(), "linux", |_| None);
+            let file = client.config_file(&places, NAME);
+            let agreed = |kind| agreed_text(client, kind, &file);
+            for (kind, narrow) in [("new", &[][..]), ("narrowed", &narrow)] {
+                let text = connect(client, &places, narrow);
+                assert_eq!(Some(&text), agreed(kind).as_ref(), "{client:?}");
+                assert_eq!(text, connect(client, &places, narrow));
+            }
+            disconnect(client, &places);
+            assert!(!file.exists(), "{client:?}");
+            let Some(before) = agreed("before") else {
+                assert_eq!(client.name, "continue");
+                continue;
+            };
+            fs::write(&file, &before).unwrap();
+            assert_eq!(Some(connect(client, &places, &[])), agreed("after"));
+            disconnect(client, &places);
+            assert_eq!(fs::read_to_string(&file).unwrap(), before, "{client:?}");
+        }
+    }
+
+    #[test]
+    fn opencode_keeps_its_file_with_comments_and_the_servers_of_its_second_version() {
+        let home = tempfile::tempdir().unwrap();
+        let places = ClientConfigPaths::for_test(home.path(), "linux", |_| None);
+        let opencode = ConnectClient::find("opencode").unwrap();
+        let folder = home.path().join(".config/opencode");
+        fs::create_dir_all(&folder).unwrap();
+        let entry = "{\n        \"type\": \"local\",\n        \"command\": [\"/usr/local/bin/osctl\", \"--instance\", \"NAME\", \"mcp\", \"stdio\"],\n        \"environment\": {\n          \"HOST_HOME\": \"/home/me\"\n        }\n      }";
+        let nested = format!(
+            "// mine\n{{\n  \"mcp\": {{\n    \"servers\": {{\n      \"osctl-NAME\": {entry}\n    }}\n  }}\n}}\n"
+        );
+        let file = folder.join("opencode.jsonc");
+        let before = "// mine\n{\n  \"mcp\": {\n    \"servers\": {}\n  }\n}\n";
+        fs::write(&file, before).unwrap();
+        assert_eq!(connect(opencode, &places, &[]), nested);
+        disconnect(opencode, &places);
+        assert_eq!(fs::read_to_string(&file).unwrap(), before);
+        // A server of the first version that is named `servers`.
+        let first = "{\"mcp\": {\"servers\": {\"type\": \"local\", \"command\": []}}}\n";
+        fs::write(&file, first).unwrap();
+        let text = connect(opencode, &places, &[]);
+        let settings: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert!(settings["mcp"][NAME].is_object(), "{text}");
+    }
 }
