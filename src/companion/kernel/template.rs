@@ -434,7 +434,10 @@ async fn read_stderr_lines(stderr: impl AsyncRead + Unpin, last_words: StderrTai
 
 #[cfg(test)]
 mod tests {
-    use super::{TemplateFrame, TemplateRequest, frame_codec, read_template_frame};
+    use super::{
+        StderrTail, TemplateFrame, TemplateRequest, frame_codec, read_stderr_lines,
+        read_template_frame,
+    };
     use proptest::prelude::*;
     use tokio_util::codec::FramedRead;
 
@@ -446,6 +449,13 @@ mod tests {
 
     fn framed(body: &[u8]) -> Vec<u8> {
         [&u32::try_from(body.len()).unwrap().to_be_bytes(), body].concat()
+    }
+
+    #[tokio::test]
+    async fn a_line_that_is_not_utf8_does_not_end_the_reading_of_stderr() {
+        let tail = StderrTail::default();
+        read_stderr_lines(&b"caf\xe9\r\nlast"[..], tail.clone()).await;
+        assert_eq!(tail.to_text(), "caf\u{fffd}\nlast");
     }
 
     #[test]
