@@ -17,6 +17,8 @@ mod mcp;
 mod memory;
 mod pipes;
 mod pty;
+#[cfg(test)]
+mod refusal_tests;
 mod runs;
 mod service;
 mod session_state;

@@ -177,7 +177,7 @@ fn result_response(done: Result<impl Serialize, CryoRefusal>) -> Response {
 
 impl CryoRefusal {
     /// Returns the HTTP status and the error text.
-    pub(super) fn into_http_error(self) -> (StatusCode, ApiError) {
+    pub(in crate::companion) fn into_http_error(self) -> (StatusCode, ApiError) {
         use StatusCode as S;
         match self {
             Self::Kernel(kernel::KernelRefusal::Busy) => (

@@ -5,12 +5,17 @@ use rmcp::model::{ContentBlock, IntoContents};
 
 /// Why a tool did nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ToolError(pub(super) String);
+pub(in crate::companion) struct ToolError(pub(super) String);
 
 impl ToolError {
     pub(super) fn new(why: impl Into<String>) -> Self {
         Self(why.into())
     }
+}
+
+#[cfg(test)]
+pub(in crate::companion) fn tool_error_text(refusal: impl Into<ToolError>) -> String {
+    refusal.into().0
 }
 
 impl IntoContents for ToolError {
