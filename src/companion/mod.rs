@@ -4,6 +4,7 @@
 //! [`serve_companion`] runs from start to shutdown. Its sockets and its shutdown future are arguments, so tests and
 //! production differ only in the call.
 
+mod api;
 mod criu;
 mod cryo;
 mod descendants;
@@ -17,8 +18,7 @@ mod mcp;
 mod memory;
 mod pipes;
 mod pty;
-#[cfg(test)]
-mod refusal_tests;
+mod refusal_table;
 mod runs;
 mod service;
 mod session_state;

@@ -42,8 +42,6 @@ mod transport;
 mod uri_template;
 
 pub(super) use os_tools::{OsServerFactory, ToolContext};
-#[cfg(test)]
-pub(super) use os_tools::{ToolError, tool_error_text};
 pub(super) use settings::HubSettings;
 pub(super) use transport::hub_routes;
 

@@ -25,9 +25,6 @@ mod shell;
 mod tool_error;
 mod tool_result;
 
-#[cfg(test)]
-pub(in crate::companion) use tool_error::{ToolError, tool_error_text};
-
 use crate::companion::cryo::CryoService;
 use crate::companion::desktop::Desktop;
 use crate::companion::evolve::EvolveHandle;

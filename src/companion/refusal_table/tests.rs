@@ -1,16 +1,16 @@
 //! The wire form of every refusal: status, headers and body of its HTTP response, and its text for a model.
 
-use super::criu::{CriuFailure, CriuFailureKind, CriuRefusal, StateAfterFailedRestore};
-use super::cryo::CryoRefusal;
-use super::desktop::DesktopRefusal;
-use super::display::DisplayRefusal;
-use super::evolve::EvolveRefusal;
-use super::files::FilesRefusal;
-use super::kernel::KernelRefusal;
-use super::mcp::tool_error_text;
-use super::pty::PtyRefusal;
-use super::shell::ShellRefusal;
 use crate::archive::ArchiveError;
+use crate::companion::api::ApiRefusal;
+use crate::companion::criu::{CriuFailure, CriuFailureKind, CriuRefusal, StateAfterFailedRestore};
+use crate::companion::cryo::CryoRefusal;
+use crate::companion::desktop::DesktopRefusal;
+use crate::companion::display::DisplayRefusal;
+use crate::companion::evolve::EvolveRefusal;
+use crate::companion::files::FilesRefusal;
+use crate::companion::kernel::KernelRefusal;
+use crate::companion::pty::PtyRefusal;
+use crate::companion::shell::ShellRefusal;
 use crate::protocol::error::{ApiError, FailedReply};
 use crate::protocol::evolve::refusal;
 use crate::protocol::files::EntryKind;
@@ -20,7 +20,7 @@ use axum::response::{IntoResponse, Response};
 use http_body_util::BodyExt;
 use std::fmt::{Debug, Write};
 
-const RECORDED_REFUSALS: &str = include_str!("refusal_tests/wire.txt");
+const RECORDED_REFUSALS: &str = include_str!("tests/wire.txt");
 
 fn kernel_refusals() -> Vec<KernelRefusal> {
     use KernelRefusal as R;
@@ -225,18 +225,20 @@ fn desktop_refusals() -> Vec<DesktopRefusal> {
     ]
 }
 
+fn has_no_tool_text(refusal: &impl Debug) -> bool {
+    let name = std::any::type_name_of_val(refusal);
+    name.ends_with("PtyRefusal") || name.ends_with("CriuRefusal")
+}
+
 /// Writes the refusals, their responses and their texts for a model.
-async fn write_refusals<R: Debug + IntoResponse>(
-    wire: &mut String,
-    refusals: Vec<R>,
-    tool_texts: Vec<String>,
-) {
-    let mut tool_texts = tool_texts.into_iter();
+async fn write_refusals<R: Debug + Into<ApiRefusal>>(wire: &mut String, refusals: Vec<R>) {
     for refusal in refusals {
         writeln!(wire, "{refusal:?}").unwrap();
-        write_response(wire, refusal.into_response()).await;
-        if let Some(text) = tool_texts.next() {
-            writeln!(wire, "  tool: {text}").unwrap();
+        let is_tool = !has_no_tool_text(&refusal);
+        let refusal: ApiRefusal = refusal.into();
+        write_response(wire, refusal.clone().into_response()).await;
+        if is_tool {
+            writeln!(wire, "  tool: {}", refusal.into_tool_text()).unwrap();
         }
     }
 }
@@ -250,35 +252,23 @@ async fn write_response(wire: &mut String, response: Response) {
     writeln!(wire, "\n  {}", String::from_utf8_lossy(&body)).unwrap();
 }
 
-fn tool_texts<R: Into<crate::companion::mcp::ToolError>>(refusals: Vec<R>) -> Vec<String> {
-    refusals.into_iter().map(tool_error_text).collect()
-}
-
 #[tokio::test]
 async fn every_refusal_has_its_recorded_wire_form() {
     let mut wire = String::new();
-    write_refusals(&mut wire, kernel_refusals(), tool_texts(kernel_refusals())).await;
-    write_refusals(&mut wire, shell_refusals(), tool_texts(shell_refusals())).await;
-    write_refusals(&mut wire, pty_refusals(), Vec::new()).await;
-    write_refusals(&mut wire, files_refusals(), tool_texts(files_refusals())).await;
-    write_refusals(&mut wire, cryo_refusals(), tool_texts(cryo_refusals())).await;
+    write_refusals(&mut wire, kernel_refusals()).await;
+    write_refusals(&mut wire, shell_refusals()).await;
+    write_refusals(&mut wire, pty_refusals()).await;
+    write_refusals(&mut wire, files_refusals()).await;
+    write_refusals(&mut wire, cryo_refusals()).await;
     for refusal in cryo_refusals() {
         writeln!(wire, "in a list: {refusal:?}").unwrap();
-        let (status, error) = refusal.into_http_error();
-        write_response(
-            &mut wire,
-            (status, Json(FailedReply::from(error))).into_response(),
-        )
-        .await;
+        let (status, error) = refusal.into_listed_refusal().into_parts();
+        let listed = (status, Json(FailedReply::from(error)));
+        write_response(&mut wire, listed.into_response()).await;
     }
-    write_refusals(&mut wire, criu_refusals(), Vec::new()).await;
-    write_refusals(&mut wire, evolve_refusals(), tool_texts(evolve_refusals())).await;
-    write_refusals(
-        &mut wire,
-        desktop_refusals(),
-        tool_texts(desktop_refusals()),
-    )
-    .await;
+    write_refusals(&mut wire, criu_refusals()).await;
+    write_refusals(&mut wire, evolve_refusals()).await;
+    write_refusals(&mut wire, desktop_refusals()).await;
     for (found, recorded) in wire.lines().zip(RECORDED_REFUSALS.lines()) {
         assert_eq!(found, recorded);
     }
