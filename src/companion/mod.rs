@@ -5,6 +5,7 @@
 //! production differ only in the call.
 
 mod admission;
+mod api;
 mod criu;
 mod cryo;
 mod descendants;
@@ -20,6 +21,7 @@ mod memory;
 mod os_tools;
 mod pipes;
 mod pty;
+mod refusal_table;
 mod runs;
 mod service;
 mod session_state;

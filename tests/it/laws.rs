@@ -8,6 +8,8 @@ use std::path::Path;
 trials![
     each_layer_names_only_what_it_may,
     the_settings_of_the_companion_name_no_part,
+    the_form_of_a_refusal_names_no_part,
+    the_hub_names_no_route_of_the_api,
     each_variable_of_the_host_is_read_in_the_container,
     each_library_is_used_only_in_its_place,
     only_the_listed_modules_of_the_host_write_files,
@@ -186,6 +188,33 @@ fn the_settings_of_the_companion_name_no_part() {
     assert!(!code.contains("super::") && !code.contains("crate::companion"));
 }
 
+/// Both interfaces and the table of refusals use this form.
+fn the_form_of_a_refusal_names_no_part() {
+    let sources = sources();
+    let form = sources
+        .iter()
+        .filter(|s| s.path.starts_with("companion/api/"));
+    let form: Vec<_> = form.collect();
+    assert!(!form.is_empty(), "the scan reads the wrong folder");
+    for source in form {
+        let is_free = !source.code.contains("crate::companion::");
+        assert!(
+            is_free,
+            "`src/{}` names a part of the companion",
+            source.path
+        );
+    }
+}
+
+/// The listeners of the API serve the hub's routes, so the hub must not depend on the API.
+fn the_hub_names_no_route_of_the_api() {
+    for source in sources() {
+        let is_hub = source.path.starts_with("companion/mcp/");
+        let fine = !is_hub || !source.code.contains("companion::http");
+        assert!(fine, "`src/{}` names `companion::http`", source.path);
+    }
+}
+
 /// A variable that only the host names would have no effect, without an error.
 fn each_variable_of_the_host_is_read_in_the_container() {
     let sources = sources();
@@ -207,7 +236,15 @@ fn each_variable_of_the_host_is_read_in_the_container() {
 fn each_library_is_used_only_in_its_place() {
     let places: &[(&str, &[&str])] = &[
         ("bollard", &["engine/docker/"]),
-        ("axum", &["companion/http/", "companion/mcp/transport/"]),
+        (
+            "axum",
+            &[
+                "companion/api/",
+                "companion/http/",
+                "companion/mcp/transport/",
+                "companion/refusal_table/",
+            ],
+        ),
         (
             "hyper",
             &[

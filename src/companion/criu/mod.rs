@@ -52,6 +52,11 @@ use std::sync::Arc;
 use store::{CriuStore, FoundCheckpoint};
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
+#[cfg(test)]
+pub(super) use {
+    error_text::{CriuFailure, CriuFailureKind},
+    refusal::StateAfterFailedRestore,
+};
 
 /// Settings of checkpoints.
 #[derive(Debug, Clone)]

@@ -1,11 +1,11 @@
 //! Admission control: which requests are refused while the container quiesces.
 
-use super::response::error_response;
 use crate::companion::admission::{AdmissionControl, ListenerKind};
+use crate::companion::api::ApiRefusal;
 use axum::extract::{Request, State};
-use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 
 /// Admits a request, or answers that the client must retry later.
 pub(super) async fn admit_request(
@@ -17,23 +17,18 @@ pub(super) async fn admit_request(
         return next.run(request).await;
     }
     let Some(pass) = gate.admit(listener) else {
-        return evolving_response();
+        return evolving_refusal().into_response();
     };
     let response = next.run(request).await;
     drop(pass);
     response
 }
 
-fn evolving_response() -> Response {
-    let mut response = error_response(
-        StatusCode::SERVICE_UNAVAILABLE,
-        "evolving",
-        "the container accepts no new requests: an evolve is in progress, or the container is starting",
-        Some("try again soon; `osctl evolve status` shows the progress of an evolve"),
-    );
-    let later = HeaderValue::from_static("1");
-    response.headers_mut().insert(header::RETRY_AFTER, later);
-    response
+fn evolving_refusal() -> ApiRefusal {
+    let message = "the container accepts no new requests: an evolve is in progress, or the container is starting";
+    ApiRefusal::new(StatusCode::SERVICE_UNAVAILABLE, "evolving", message)
+        .with_hint("try again soon; `osctl evolve status` shows the progress of an evolve")
+        .with_retry_after(1)
 }
 
 /// Requests that are always answered: reads, and requests that help the container to quiesce.

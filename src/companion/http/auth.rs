@@ -3,9 +3,9 @@
 //! A loopback address alone protects nothing: any web page can send requests to it. The `Host` check stops DNS
 //! rebinding, the `Origin` check stops foreign pages, the token stops every other client.
 
-use super::response::error_response;
 use super::service::ping_response;
 use crate::companion::CompanionSettings;
+use crate::companion::api::ApiRefusal;
 use crate::companion::desktop::OneTimeTokens;
 use crate::protocol::hex::hex;
 use crate::protocol::proof::{MAX_NONCE_BYTES, prove_nonce};
@@ -13,7 +13,7 @@ use crate::protocol::service::PingQuery;
 use axum::extract::{Query, Request, State};
 use axum::http::{HeaderMap, HeaderName, StatusCode, Uri, header};
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 use subtle::ConstantTimeEq;
@@ -119,18 +119,15 @@ pub(super) async fn authenticate_request(
         .unwrap_or_default();
     if !auth.is_allowed_host(host) {
         let message = format!("host `{host}` is not allowed");
-        return error_response(
-            StatusCode::FORBIDDEN,
-            "foreign_host",
-            message,
-            Some("use `127.0.0.1` or `localhost`, or add the name to `hosts` in osctl.yaml"),
-        );
+        return ApiRefusal::new(StatusCode::FORBIDDEN, "foreign_host", message)
+            .with_hint("use `127.0.0.1` or `localhost`, or add the name to `hosts` in osctl.yaml")
+            .into_response();
     }
     if let Some(origin) = header_text(headers, header::ORIGIN)
         && !is_same_origin(origin, host)
     {
         let message = format!("origin `{origin}` is not allowed");
-        return error_response(StatusCode::FORBIDDEN, "foreign_origin", message, None);
+        return ApiRefusal::new(StatusCode::FORBIDDEN, "foreign_origin", message).into_response();
     }
     let path = request.uri().path();
     if path == PING_PATH
@@ -150,7 +147,8 @@ pub(super) async fn authenticate_request(
                 "send `Authorization: Bearer TOKEN`; `osctl status` shows the path of the token file"
             }
         };
-        let mut response = error_response(StatusCode::UNAUTHORIZED, kind, message, Some(hint));
+        let refusal = ApiRefusal::new(StatusCode::UNAUTHORIZED, kind, message).with_hint(hint);
+        let mut response = refusal.into_response();
         response.headers_mut().insert(
             header::WWW_AUTHENTICATE,
             header::HeaderValue::from_static("Bearer"),

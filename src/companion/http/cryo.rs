@@ -1,21 +1,21 @@
 //! Routes that store and reload a session's objects.
 
+use super::HttpState;
 use super::progress_stream::stream_progress;
-use super::response::{JsonBody, PathId, QueryParams};
 use super::stream::StreamFormat;
-use super::{HttpState, json_response};
+use crate::companion::api::{ApiResult, JsonBody, PathId, QueryParams};
 use crate::companion::cryo::CryoRefusal;
-use crate::companion::kernel;
 use crate::protocol::cryo::{
     CryoListing, CryoRemoved, CryoStore, CryoStored, GenerationDetails, ReloadReply, ReloadRequest,
     SessionSnapshot, SnapshotReply, SnapshotRequest, StoreReason,
 };
-use crate::protocol::error::{ApiError, FailedReply};
+use crate::protocol::error::FailedReply;
 use crate::protocol::progress::ProgressEvent;
+use axum::Json;
 use axum::extract::State as Shared;
-use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse, Response};
-use serde::{Deserialize, Serialize};
+use axum::http::HeaderMap;
+use axum::response::IntoResponse;
+use serde::Deserialize;
 use utoipa::IntoParams;
 
 /// Store the variables of a session
@@ -36,19 +36,19 @@ pub(super) async fn store(
     Shared(state): Shared<HttpState>,
     headers: HeaderMap,
     JsonBody(request): JsonBody<CryoStore>,
-) -> Response {
+) -> ApiResult {
     let cryo = state.cryo.clone();
     let (working, session) = (cryo.clone(), request.session.clone());
     let work = async move { working.store(request, StoreReason::Requested).await };
-    match StreamFormat::from_accept_header(&headers) {
+    Ok(match StreamFormat::from_accept_header(&headers) {
         Some(format) => {
             let measure = move || (cryo.transferred_bytes(&session), None);
             stream_progress(format, measure, async {
-                work.await.map_err(CryoRefusal::into_http_error)
+                work.await.map_err(CryoRefusal::into_listed_refusal)
             })
         }
-        None => result_response(work.await),
-    }
+        None => Json(work.await?).into_response(),
+    })
 }
 
 /// Restore a stored state into a session
@@ -68,24 +68,21 @@ pub(super) async fn reload(
     Shared(state): Shared<HttpState>,
     headers: HeaderMap,
     JsonBody(request): JsonBody<ReloadRequest>,
-) -> Response {
+) -> ApiResult {
     let cryo = state.cryo.clone();
     let (working, session) = (cryo.clone(), request.session.clone());
     let Some(format) = StreamFormat::from_accept_header(&headers) else {
-        return result_response(cryo.reload(request).await);
+        return Ok(Json(cryo.reload(request).await?).into_response());
     };
     let total = cryo.total_bytes(&request).await;
     let work = async move {
         working
             .reload(request)
             .await
-            .map_err(CryoRefusal::into_http_error)
+            .map_err(CryoRefusal::into_listed_refusal)
     };
-    stream_progress(
-        format,
-        move || (cryo.transferred_bytes(&session), total),
-        work,
-    )
+    let measure = move || (cryo.transferred_bytes(&session), total);
+    Ok(stream_progress(format, measure, work))
 }
 
 /// Store every session that has unsaved state
@@ -98,7 +95,7 @@ pub(super) async fn reload(
 pub(super) async fn snapshot(
     Shared(state): Shared<HttpState>,
     JsonBody(request): JsonBody<SnapshotRequest>,
-) -> Response {
+) -> Json<SnapshotReply> {
     let done = state.cryo.snapshot_before_stop(request).await;
     let each = done.into_iter().map(|(session, stored)| match stored {
         Ok(stored) => SessionSnapshot {
@@ -109,25 +106,20 @@ pub(super) async fn snapshot(
         Err(refusal) => SessionSnapshot {
             session,
             stored: None,
-            error: Some(refusal.into_http_error().1),
+            error: Some(refusal.into_listed_refusal().into_parts().1),
         },
     });
     let snapshots = each.collect();
-    json_response(StatusCode::OK, SnapshotReply { snapshots })
+    Json(SnapshotReply { snapshots })
 }
 
 /// List stored states
 ///
 /// The list is sorted by name; the newest generation of a name is first.
 #[utoipa::path(get, path = "/cryo", responses((status = 200, body = CryoListing)))]
-pub(super) async fn list(Shared(state): Shared<HttpState>) -> Response {
-    result_response(
-        state
-            .cryo
-            .list_generation_lists()
-            .await
-            .map(|cryo| CryoListing { cryo }),
-    )
+pub(super) async fn list(Shared(state): Shared<HttpState>) -> ApiResult<Json<CryoListing>> {
+    let cryo = state.cryo.list_generation_lists().await?;
+    Ok(Json(CryoListing { cryo }))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -149,8 +141,9 @@ pub(super) async fn show(
     Shared(state): Shared<HttpState>,
     PathId(name): PathId,
     QueryParams(which): QueryParams<CryoGenerationQuery>,
-) -> Response {
-    result_response(state.cryo.show_generation(name, which.generation).await)
+) -> ApiResult<Json<GenerationDetails>> {
+    let found = state.cryo.show_generation(name, which.generation).await?;
+    Ok(Json(found))
 }
 
 /// Remove stored states
@@ -164,97 +157,10 @@ pub(super) async fn remove(
     Shared(state): Shared<HttpState>,
     PathId(name): PathId,
     QueryParams(which): QueryParams<CryoGenerationQuery>,
-) -> Response {
-    result_response(state.cryo.remove_generations(name, which.generation).await)
-}
-
-fn result_response(done: Result<impl Serialize, CryoRefusal>) -> Response {
-    match done {
-        Ok(reply) => json_response(StatusCode::OK, reply),
-        Err(refusal) => refusal.into_response(),
-    }
-}
-
-impl CryoRefusal {
-    /// Returns the HTTP status and the error text.
-    pub(super) fn into_http_error(self) -> (StatusCode, ApiError) {
-        use StatusCode as S;
-        match self {
-            Self::Kernel(kernel::KernelRefusal::Busy) => (
-                S::TOO_MANY_REQUESTS,
-                ApiError::new("busy", "the kernel executes code")
-                    .with_hint("wait, or interrupt the code with `osctl interrupt`"),
-            ),
-            Self::Kernel(kernel::KernelRefusal::NoSession(name)) => (
-                S::NOT_FOUND,
-                ApiError::new("unknown_session", format!("there is no session `{name}`"))
-                    .with_hint("`osctl sessions ls` lists the sessions"),
-            ),
-            Self::Kernel(refusal) => refusal.into_http_error(),
-            Self::Invalid(message) => (S::BAD_REQUEST, ApiError::new("invalid_field", message)),
-            Self::NoName(name) => (
-                S::NOT_FOUND,
-                ApiError::new("nothing_stored", format!("nothing is stored as `{name}`"))
-                    .with_hint("`osctl cryo ls` lists the stored states"),
-            ),
-            Self::NoGeneration {
-                name,
-                generation,
-                newest,
-            } => (
-                S::NOT_FOUND,
-                ApiError::new(
-                    "unknown_generation",
-                    format!("`{name}` has no generation {generation}; its newest is {newest}"),
-                )
-                .with_hint("`osctl cryo ls` lists all generations"),
-            ),
-            Self::Damaged {
-                name,
-                generation,
-                why,
-                previous,
-            } => {
-                let message = format!("generation {generation} of `{name}` can't be used: {why}");
-                let hint = match previous {
-                    Some(previous) => format!(
-                        "`osctl cryo reload {name} --generation {previous}` restores the previous generation"
-                    ),
-                    None => format!(
-                        "no earlier generation exists; `osctl cryo rm {name} --generation {generation}` removes this one"
-                    ),
-                };
-                (
-                    S::UNPROCESSABLE_ENTITY,
-                    ApiError::new("damaged", message).with_hint(hint),
-                )
-            }
-            Self::StrictLosses(message) => (
-                S::CONFLICT,
-                ApiError::new("losses", message)
-                    .with_hint("omit `--strict` to store the rest; `--dry-run` shows the receipt"),
-            ),
-            Self::DiskFull => (
-                S::INSUFFICIENT_STORAGE,
-                ApiError::new(
-                    "disk_full",
-                    "the disk is full; earlier stored states are unchanged",
-                )
-                .with_hint(
-                    "`osctl cryo ls` lists the stored states, and `osctl cryo rm NAME` removes one",
-                ),
-            ),
-            Self::UserError(raised) => (
-                S::UNPROCESSABLE_ENTITY,
-                ApiError::new(&raised.kind, raised.message),
-            ),
-            Self::Failed(why) => {
-                tracing::error!("cryo failed: {why}");
-                (
-                    S::INTERNAL_SERVER_ERROR,
-                    ApiError::new("cryo", why).with_hint("`osctl logs` shows more"),
-                )
-            }
-        }
-    }
+) -> ApiResult<Json<CryoRemoved>> {
+    let removed = state
+        .cryo
+        .remove_generations(name, which.generation)
+        .await?;
+    Ok(Json(removed))
 }

@@ -1,10 +1,11 @@
 //! Routes of the desktop in a browser: the link, the page and its WebSocket.
 
-use super::response::{QueryParams, error_response};
-use super::{HttpState, auth, json_response};
+use super::{HttpState, auth};
+use crate::companion::api::{ApiRefusal, ApiResult, QueryParams};
 use crate::companion::desktop::{DESKTOP_COOKIE_TIMEOUT, ONE_TIME_TOKEN_TIMEOUT};
 use crate::protocol::desktop::{DesktopEnterQuery, DesktopLinkReply};
 use crate::protocol::error::FailedReply;
+use axum::Json;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{Path, Request, State as Shared};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -43,25 +44,16 @@ const DESKTOP_PAGE_CSP: &str = "default-src 'none'; script-src 'self'; style-src
     (status = 200, body = DesktopLinkReply),
     (status = 503, description = "The desktop is not available; the message has the reason.", body = FailedReply),
 ))]
-pub(super) async fn link(Shared(state): Shared<HttpState>) -> Response {
-    if let Err(refusal) = state.desktop.check_available() {
-        return refusal.into_response();
-    }
-    match state.one_time_tokens.issue_token() {
-        Some(code) => json_response(
-            StatusCode::OK,
-            DesktopLinkReply {
-                path: format!("/desktop/enter?code={code}"),
-                expires: ONE_TIME_TOKEN_TIMEOUT.as_secs(),
-            },
-        ),
-        None => error_response(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "no_randomness",
-            "the system returned no random bytes",
-            None,
-        ),
-    }
+pub(super) async fn link(Shared(state): Shared<HttpState>) -> ApiResult<Json<DesktopLinkReply>> {
+    state.desktop.check_available()?;
+    let code = state.one_time_tokens.issue_token().ok_or_else(|| {
+        let message = "the system returned no random bytes";
+        ApiRefusal::new(StatusCode::SERVICE_UNAVAILABLE, "no_randomness", message)
+    })?;
+    Ok(Json(DesktopLinkReply {
+        path: format!("/desktop/enter?code={code}"),
+        expires: ONE_TIME_TOKEN_TIMEOUT.as_secs(),
+    }))
 }
 
 /// Sign in with a one-time ticket
@@ -75,15 +67,12 @@ pub(super) async fn enter(
     Shared(state): Shared<HttpState>,
     headers: HeaderMap,
     QueryParams(DesktopEnterQuery { code }): QueryParams<DesktopEnterQuery>,
-) -> Response {
-    let Some(pass) = state.one_time_tokens.redeem_token(&code) else {
-        return error_response(
-            StatusCode::FORBIDDEN,
-            "used_link",
-            "the link was already used or has expired",
-            Some("`osctl desktop` creates another link"),
-        );
-    };
+) -> ApiResult {
+    let pass = state.one_time_tokens.redeem_token(&code).ok_or_else(|| {
+        let message = "the link was already used or has expired";
+        ApiRefusal::new(StatusCode::FORBIDDEN, "used_link", message)
+            .with_hint("`osctl desktop` creates another link")
+    })?;
     let host = headers
         .get(header::HOST)
         .and_then(|host| host.to_str().ok());
@@ -94,7 +83,7 @@ pub(super) async fn enter(
     if let Ok(cookie) = HeaderValue::from_str(&cookie) {
         response.headers_mut().insert(header::SET_COOKIE, cookie);
     }
-    response
+    Ok(response)
 }
 
 pub(super) async fn redirect_to_page() -> Redirect {
@@ -123,11 +112,11 @@ pub(super) async fn serve_asset(
         _ => {}
     }
     let Some(path) = novnc_module_path(&name) else {
-        return super::reject_unknown_path(request).await;
+        return super::reject_unknown_path(request).await.into_response();
     };
     match tokio::fs::read(state.desktop.novnc_folder().join(path)).await {
         Ok(bytes) => asset_response("text/javascript; charset=utf-8", bytes),
-        Err(_) => super::reject_unknown_path(request).await,
+        Err(_) => super::reject_unknown_path(request).await.into_response(),
     }
 }
 
@@ -158,18 +147,14 @@ fn asset_response(kind: &'static str, body: impl IntoResponse) -> Response {
 pub(super) async fn socket(
     Shared(state): Shared<HttpState>,
     upgrade: WebSocketUpgrade,
-) -> Response {
-    match state.desktop.connect_viewer().await {
-        Ok((server, stay)) => {
-            upgrade
-                .protocols([VNC_SUBPROTOCOL])
-                .on_upgrade(async move |socket| {
-                    bridge_vnc(socket, server).await;
-                    drop(stay);
-                })
-        }
-        Err(refusal) => refusal.into_response(),
-    }
+) -> ApiResult {
+    let (server, stay) = state.desktop.connect_viewer().await?;
+    Ok(upgrade
+        .protocols([VNC_SUBPROTOCOL])
+        .on_upgrade(async move |socket| {
+            bridge_vnc(socket, server).await;
+            drop(stay);
+        }))
 }
 
 /// Copies in both directions until either side closes.

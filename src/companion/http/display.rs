@@ -1,9 +1,9 @@
 //! Routes of the screen: screenshot, input, clipboard, windows, resolution and browser.
 
-use super::response::{JsonBody, QueryParams, error_response, invalid_field_response};
+use super::HttpState;
 use super::stream::{EVENT_HEARTBEAT_INTERVAL, StreamFormat};
-use super::{HttpState, json_response};
-use crate::companion::desktop::{ClipboardWatcher, DesktopRefusal};
+use crate::companion::api::{ApiRefusal, ApiResult, JsonBody, QueryParams};
+use crate::companion::desktop::ClipboardWatcher;
 use crate::companion::display;
 use crate::protocol::display::{
     Browser, BrowserOpenQuery, ClipboardEvent, ClipboardText, FocusRequest, InputReply,
@@ -11,18 +11,15 @@ use crate::protocol::display::{
     ScreenSize, ScreenshotQuery, Windows,
 };
 use crate::protocol::error::FailedReply;
+use axum::Json;
 use axum::body::Body as Streamed;
 use axum::extract::State as Shared;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::unfold;
 use std::convert::Infallible;
 use std::time::Instant;
 use tokio::time::timeout;
-
-/// Hint for a desktop that is switched off by configuration.
-const NO_DESKTOP_HINT: &str =
-    "set `desktop.run: lazy` in osctl.yaml and run `osctl up`; only containers have a desktop";
 
 /// Take a screenshot as PNG
 ///
@@ -35,25 +32,17 @@ const NO_DESKTOP_HINT: &str =
 pub(super) async fn screenshot(
     Shared(state): Shared<HttpState>,
     QueryParams(query): QueryParams<ScreenshotQuery>,
-) -> Response {
-    let region = match query.region.as_deref() {
-        None => None,
-        Some(text) => match display::ScreenRegion::parse(text) {
-            Some(region) => Some(region),
-            None => {
-                return invalid_field_response(format!(
-                    "`{text}` is not a region: give `X,Y,WIDTH,HEIGHT`"
-                ));
-            }
-        },
-    };
+) -> ApiResult {
+    let region = query.region.as_deref().map(|text| {
+        display::ScreenRegion::parse(text).ok_or_else(|| {
+            let message = format!("`{text}` is not a region: give `X,Y,WIDTH,HEIGHT`");
+            ApiRefusal::invalid_field(message)
+        })
+    });
     let shot = state
         .desktop
-        .take_screenshot(region, query.scale.unwrap_or(1.0));
-    let shot = match shot.await {
-        Ok(shot) => shot,
-        Err(refusal) => return refusal.into_response(),
-    };
+        .take_screenshot(region.transpose()?, query.scale.unwrap_or(1.0));
+    let shot = shot.await?;
     let (size, screen, taken) = (shot.size, shot.screen, shot.taken_ms());
     let mut response = ([(header::CONTENT_TYPE, "image/png")], shot.file).into_response();
     for (name, value) in [
@@ -66,7 +55,7 @@ pub(super) async fn screenshot(
             response.headers_mut().insert(name, value);
         }
     }
-    response
+    Ok(response)
 }
 
 /// Send pointer and keyboard input to the screen
@@ -80,19 +69,14 @@ pub(super) async fn screenshot(
 pub(super) async fn input(
     Shared(state): Shared<HttpState>,
     JsonBody(input): JsonBody<InputRequest>,
-) -> Response {
+) -> ApiResult<Json<InputReply>> {
     let begin = Instant::now();
-    result_response(
-        state
-            .desktop
-            .perform_actions(input.actions)
-            .await
-            .map(|pointer| InputReply {
-                status: "completed".into(),
-                pointer,
-                timing_ms: begin.elapsed().as_secs_f64() * 1e3,
-            }),
-    )
+    let pointer = state.desktop.perform_actions(input.actions).await?;
+    Ok(Json(InputReply {
+        status: "completed".into(),
+        pointer,
+        timing_ms: begin.elapsed().as_secs_f64() * 1e3,
+    }))
 }
 
 /// Read the clipboard
@@ -108,15 +92,13 @@ pub(super) async fn input(
 pub(super) async fn read_clipboard(
     Shared(state): Shared<HttpState>,
     headers: HeaderMap,
-) -> Response {
+) -> ApiResult {
     let Some(format) = StreamFormat::from_accept_header(&headers) else {
-        let text = state.desktop.read_clipboard().await;
-        return result_response(text.map(|text| ClipboardText { text }));
+        let text = state.desktop.read_clipboard().await?;
+        return Ok(Json(ClipboardText { text }).into_response());
     };
-    match state.desktop.watch_clipboard_texts().await {
-        Ok(watcher) => stream_clipboard(watcher, format),
-        Err(refusal) => refusal.into_response(),
-    }
+    let watcher = state.desktop.watch_clipboard_texts().await?;
+    Ok(stream_clipboard(watcher, format))
 }
 
 /// Streams copied texts until the client disconnects.
@@ -137,18 +119,18 @@ fn stream_clipboard(watcher: ClipboardWatcher, format: StreamFormat) -> Response
 pub(super) async fn write_clipboard(
     Shared(state): Shared<HttpState>,
     JsonBody(ClipboardText { text }): JsonBody<ClipboardText>,
-) -> Response {
-    let written = state.desktop.write_clipboard(text.clone()).await;
-    result_response(written.map(|()| ClipboardText { text }))
+) -> ApiResult<Json<ClipboardText>> {
+    state.desktop.write_clipboard(text.clone()).await?;
+    Ok(Json(ClipboardText { text }))
 }
 
 /// List windows
 ///
 /// The lowest window is first.
 #[utoipa::path(get, path = "/display/windows", responses((status = 200, body = Windows)))]
-pub(super) async fn windows(Shared(state): Shared<HttpState>) -> Response {
-    let windows = state.desktop.list_windows().await;
-    result_response(windows.map(|windows| Windows { windows }))
+pub(super) async fn windows(Shared(state): Shared<HttpState>) -> ApiResult<Json<Windows>> {
+    let windows = state.desktop.list_windows().await?;
+    Ok(Json(Windows { windows }))
 }
 
 /// Bring a window to the front
@@ -161,18 +143,16 @@ pub(super) async fn windows(Shared(state): Shared<HttpState>) -> Response {
 pub(super) async fn focus(
     Shared(state): Shared<HttpState>,
     JsonBody(FocusRequest { id }): JsonBody<FocusRequest>,
-) -> Response {
-    if let Err(refusal) = state.desktop.focus_window(id).await {
-        return refusal.into_response();
-    }
-    let windows = state.desktop.list_windows().await;
-    result_response(windows.map(|windows| Windows { windows }))
+) -> ApiResult<Json<Windows>> {
+    state.desktop.focus_window(id).await?;
+    let windows = state.desktop.list_windows().await?;
+    Ok(Json(Windows { windows }))
 }
 
 /// Show the size of the screen
 #[utoipa::path(get, path = "/display/resolution", responses((status = 200, body = ScreenSize)))]
-pub(super) async fn resolution(Shared(state): Shared<HttpState>) -> Response {
-    result_response(state.desktop.screen_info().await)
+pub(super) async fn resolution(Shared(state): Shared<HttpState>) -> ApiResult<Json<ScreenSize>> {
+    Ok(Json(state.desktop.screen_info().await?))
 }
 
 /// Change the size of the screen
@@ -185,14 +165,14 @@ pub(super) async fn resolution(Shared(state): Shared<HttpState>) -> Response {
 pub(super) async fn resize(
     Shared(state): Shared<HttpState>,
     JsonBody(Resolution { width, height }): JsonBody<Resolution>,
-) -> Response {
-    result_response(state.desktop.resize_screen(width, height).await)
+) -> ApiResult<Json<ScreenSize>> {
+    Ok(Json(state.desktop.resize_screen(width, height).await?))
 }
 
 /// Show the state of the browser
 #[utoipa::path(get, path = "/display/browser", responses((status = 200, body = Browser)))]
-pub(super) async fn browser(Shared(state): Shared<HttpState>) -> Response {
-    result_response(state.desktop.browser_status())
+pub(super) async fn browser(Shared(state): Shared<HttpState>) -> ApiResult<Json<Browser>> {
+    Ok(Json(state.desktop.browser_status()?))
 }
 
 /// Start the browser and open a page
@@ -202,50 +182,14 @@ pub(super) async fn browser(Shared(state): Shared<HttpState>) -> Response {
 pub(super) async fn browse(
     Shared(state): Shared<HttpState>,
     QueryParams(BrowserOpenQuery { url }): QueryParams<BrowserOpenQuery>,
-) -> Response {
-    result_response(state.desktop.open_url(&url).await)
+) -> ApiResult<Json<Browser>> {
+    Ok(Json(state.desktop.open_url(&url).await?))
 }
 
 /// Stop the browser
 ///
 /// The profile is kept.
 #[utoipa::path(delete, path = "/display/browser", responses((status = 200, body = Browser)))]
-pub(super) async fn close_browser(Shared(state): Shared<HttpState>) -> Response {
-    result_response(state.desktop.close_browser())
-}
-
-fn result_response(result: Result<impl serde::Serialize, DesktopRefusal>) -> Response {
-    match result {
-        Ok(value) => json_response(StatusCode::OK, value),
-        Err(refusal) => refusal.into_response(),
-    }
-}
-
-impl IntoResponse for DesktopRefusal {
-    fn into_response(self) -> Response {
-        let unavailable = StatusCode::SERVICE_UNAVAILABLE;
-        let logs = Some("`osctl logs` shows more; try again in a moment");
-        let message = self.to_string();
-        match self {
-            Self::NotAvailable(_) => {
-                error_response(unavailable, "no_desktop", message, Some(NO_DESKTOP_HINT))
-            }
-            Self::NotReady(_) => error_response(unavailable, "desktop_not_ready", message, logs),
-            Self::Display(display::DisplayRefusal::Unavailable(_)) => {
-                error_response(unavailable, "no_screen", message, logs)
-            }
-            Self::Display(display::DisplayRefusal::Invalid(message)) => {
-                invalid_field_response(message)
-            }
-            Self::Display(display::DisplayRefusal::NoWindow(_)) => error_response(
-                StatusCode::NOT_FOUND,
-                "unknown_window",
-                message,
-                Some("`GET /display/windows` lists the windows"),
-            ),
-            Self::Display(display::DisplayRefusal::NotApplied(_)) => {
-                error_response(StatusCode::GATEWAY_TIMEOUT, "not_done", message, logs)
-            }
-        }
-    }
+pub(super) async fn close_browser(Shared(state): Shared<HttpState>) -> ApiResult<Json<Browser>> {
+    Ok(Json(state.desktop.close_browser()?))
 }

@@ -1,19 +1,20 @@
 //! Routes of evolving: they forward requests to the keeper. What the keeper asks of the container arrives only over the
 //! private socket.
 
-use super::response::{JsonBody, PathId, QueryParams, error_response, invalid_field_response};
+use super::HttpState;
 use super::stream::StreamFormat;
-use super::{HttpState, json_response};
+use crate::companion::api::{ApiRefusal, ApiResult, JsonBody, PathId, QueryParams};
 use crate::companion::evolve::{EvolveRefusal, KeeperReplyStream, unexpected_reply};
-use crate::protocol::error::{ApiError, FailedReply};
+use crate::protocol::error::FailedReply;
 use crate::protocol::evolve::container_reports::ExpectedState;
 use crate::protocol::evolve::{
     EvolveEvent, EvolveLog, EvolveRequest, EvolveRun, EvolveRunId, EvolveRuns, EvolveStarted,
-    EvolveStatus, KeeperReply, KeeperRequest, RollbackRequest, refusal,
+    EvolveStatus, KeeperReply, KeeperRequest, RollbackRequest,
 };
+use axum::Json;
 use axum::body::{Body as Streamed, Bytes};
 use axum::extract::State as Shared;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use futures_util::stream::unfold;
@@ -45,7 +46,7 @@ const MAX_QUIESCE_SECONDS: f64 = 24.0 * 3600.0;
 pub(super) async fn begin(
     Shared(state): Shared<HttpState>,
     JsonBody(request): JsonBody<EvolveRequest>,
-) -> Response {
+) -> ApiResult<Json<EvolveStarted>> {
     start_evolve_run(&state, &KeeperRequest::Evolve(request)).await
 }
 
@@ -62,19 +63,21 @@ pub(super) async fn begin(
 pub(super) async fn rollback(
     Shared(state): Shared<HttpState>,
     JsonBody(request): JsonBody<RollbackRequest>,
-) -> Response {
+) -> ApiResult<Json<EvolveStarted>> {
     start_evolve_run(&state, &KeeperRequest::Rollback(request)).await
 }
 
-async fn start_evolve_run(state: &HttpState, request: &KeeperRequest) -> Response {
-    match state.evolve.request_keeper(request).await {
-        Ok((KeeperReply::Started { run }, _)) => {
+async fn start_evolve_run(
+    state: &HttpState,
+    request: &KeeperRequest,
+) -> ApiResult<Json<EvolveStarted>> {
+    match state.evolve.request_keeper(request).await? {
+        (KeeperReply::Started { run }, _) => {
             state.evolve.record_runs();
             let status = "started".into();
-            json_response(StatusCode::OK, EvolveStarted { status, run })
+            Ok(Json(EvolveStarted { status, run }))
         }
-        Ok((other, _)) => unexpected_reply(&other).into_response(),
-        Err(refusal) => refusal.into_response(),
+        (other, _) => Err(unexpected_reply(&other).into()),
     }
 }
 
@@ -83,11 +86,14 @@ async fn start_evolve_run(state: &HttpState, request: &KeeperRequest) -> Respons
     (status = 200, body = EvolveStatus),
     (status = 503, description = "No keeper is available, or the keeper does not answer.", body = FailedReply),
 ))]
-pub(super) async fn status(Shared(state): Shared<HttpState>) -> Response {
-    match state.evolve.request_keeper(&KeeperRequest::Status {}).await {
-        Ok((KeeperReply::Status(status), _)) => json_response(StatusCode::OK, status),
-        Ok((other, _)) => unexpected_reply(&other).into_response(),
-        Err(refusal) => refusal.into_response(),
+pub(super) async fn status(Shared(state): Shared<HttpState>) -> ApiResult<Json<EvolveStatus>> {
+    match state
+        .evolve
+        .request_keeper(&KeeperRequest::Status {})
+        .await?
+    {
+        (KeeperReply::Status(status), _) => Ok(Json(status)),
+        (other, _) => Err(unexpected_reply(&other).into()),
     }
 }
 
@@ -98,11 +104,9 @@ pub(super) async fn status(Shared(state): Shared<HttpState>) -> Response {
     (status = 200, body = EvolveRuns),
     (status = 503, description = "No keeper is available, or the keeper does not answer.", body = FailedReply),
 ))]
-pub(super) async fn list(Shared(state): Shared<HttpState>) -> Response {
-    match state.evolve.fetch_history().await {
-        Ok(runs) => json_response(StatusCode::OK, EvolveRuns { runs }),
-        Err(refusal) => refusal.into_response(),
-    }
+pub(super) async fn list(Shared(state): Shared<HttpState>) -> ApiResult<Json<EvolveRuns>> {
+    let runs = state.evolve.fetch_history().await?;
+    Ok(Json(EvolveRuns { runs }))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -129,11 +133,8 @@ pub(super) async fn find(
     headers: HeaderMap,
     PathId(run): PathId,
     QueryParams(EvolveLogQuery { offset }): QueryParams<EvolveLogQuery>,
-) -> Response {
-    let run: EvolveRunId = match run.parse() {
-        Ok(run) => run,
-        Err(why) => return invalid_field_response(why),
-    };
+) -> ApiResult {
+    let run: EvolveRunId = run.parse().map_err(ApiRefusal::invalid_field)?;
     let format = StreamFormat::from_accept_header(&headers);
     let follow = format.is_some();
     let request = KeeperRequest::Log {
@@ -141,14 +142,11 @@ pub(super) async fn find(
         offset,
         follow,
     };
-    match (state.evolve.request_keeper(&request).await, format) {
-        (Ok((first, rest)), Some(format)) => stream_log(first, rest, format),
-        (Ok((first, rest)), None) => match collect_log(first, rest, offset).await {
-            Ok(found) => json_response(StatusCode::OK, found),
-            Err(refusal) => refusal.into_response(),
-        },
-        (Err(refusal), _) => refusal.into_response(),
-    }
+    let (first, rest) = state.evolve.request_keeper(&request).await?;
+    Ok(match format {
+        Some(format) => stream_log(first, rest, format),
+        None => Json(collect_log(first, rest, offset).await?).into_response(),
+    })
 }
 
 async fn collect_log(
@@ -211,54 +209,6 @@ fn evolve_event(reply: KeeperReply) -> Result<EvolveEvent, EvolveRefusal> {
     }
 }
 
-impl IntoResponse for EvolveRefusal {
-    fn into_response(self) -> Response {
-        use StatusCode as S;
-        match self {
-            Self::NoKeeper(why) => error_response(
-                S::SERVICE_UNAVAILABLE,
-                "no_keeper",
-                format!("no keeper is available: {why}"),
-                Some("`osctl up` on the host starts the keeper"),
-            ),
-            Self::NoReply(why) => error_response(
-                S::SERVICE_UNAVAILABLE,
-                "no_keeper_reply",
-                format!("no valid reply from the keeper: {why}"),
-                Some("`osctl evolve status` on the host shows details"),
-            ),
-            Self::Busy(run) => error_response(
-                S::CONFLICT,
-                "evolving",
-                format!("evolve {run} is in progress"),
-                Some("`GET /evolve/status` reports its progress"),
-            ),
-            Self::Invalid(message) => invalid_field_response(message),
-            Self::Keeper(ApiError {
-                kind,
-                message,
-                hint,
-            }) => {
-                let status = match kind.as_str() {
-                    refusal::KEEPER_BAD_REQUEST => S::BAD_REQUEST,
-                    refusal::KEEPER_FORBIDDEN => S::FORBIDDEN,
-                    refusal::KEEPER_NO_SUCH_RUN => S::NOT_FOUND,
-                    refusal::KEEPER_RATE_LIMITED | refusal::FORMER_KEEPER_RATE_LIMITED => {
-                        S::TOO_MANY_REQUESTS
-                    }
-                    _ => S::SERVICE_UNAVAILABLE,
-                };
-                let mut response = error_response(status, &kind, message, hint.as_deref());
-                if status == S::TOO_MANY_REQUESTS {
-                    let later = HeaderValue::from_static("30");
-                    response.headers_mut().insert(header::RETRY_AFTER, later);
-                }
-                response
-            }
-        }
-    }
-}
-
 /// Routes for the keeper, which calls them through hidden verbs inside the container.
 pub(super) fn private_routes() -> axum::Router<HttpState> {
     axum::Router::new()
@@ -269,8 +219,8 @@ pub(super) fn private_routes() -> axum::Router<HttpState> {
         .route("/evolve/verify", post(verify))
 }
 
-async fn store_and_pin(Shared(state): Shared<HttpState>) -> Response {
-    json_response(StatusCode::OK, state.evolve.store_and_pin().await)
+async fn store_and_pin(Shared(state): Shared<HttpState>) -> impl IntoResponse {
+    Json(state.evolve.store_and_pin().await)
 }
 
 #[derive(Debug, Deserialize)]
@@ -283,8 +233,8 @@ struct SelftestRequest {
 async fn selftest(
     Shared(state): Shared<HttpState>,
     JsonBody(prove): JsonBody<SelftestRequest>,
-) -> Response {
-    json_response(StatusCode::OK, state.evolve.selftest(prove.snapshot).await)
+) -> impl IntoResponse {
+    Json(state.evolve.selftest(prove.snapshot).await)
 }
 
 #[derive(Debug, Deserialize)]
@@ -299,44 +249,24 @@ struct QuiesceRequest {
 async fn quiesce(
     Shared(state): Shared<HttpState>,
     JsonBody(rest): JsonBody<QuiesceRequest>,
-) -> Response {
+) -> ApiResult<impl IntoResponse> {
     let grace = rest.grace.unwrap_or(DEFAULT_QUIESCE_SECONDS);
     if !(0.0..=MAX_QUIESCE_SECONDS).contains(&grace) {
-        return invalid_field_response(format!(
+        return Err(ApiRefusal::invalid_field(format!(
             "`grace` must be from 0 to {MAX_QUIESCE_SECONDS} seconds"
-        ));
+        )));
     }
     let grace = Duration::from_secs_f64(grace);
-    json_response(
-        StatusCode::OK,
-        state.evolve.quiesce(grace, rest.force).await,
-    )
+    Ok(Json(state.evolve.quiesce(grace, rest.force).await))
 }
 
-async fn resume(Shared(state): Shared<HttpState>) -> Response {
-    json_response(StatusCode::OK, state.evolve.resume().await)
+async fn resume(Shared(state): Shared<HttpState>) -> impl IntoResponse {
+    Json(state.evolve.resume().await)
 }
 
 async fn verify(
     Shared(state): Shared<HttpState>,
     JsonBody(expected): JsonBody<ExpectedState>,
-) -> Response {
-    json_response(StatusCode::OK, state.evolve.verify(&expected).await)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{ApiError, EvolveRefusal, IntoResponse, StatusCode, refusal};
-
-    #[test]
-    fn both_words_of_the_rate_limit_have_its_status() {
-        for kind in [
-            refusal::KEEPER_RATE_LIMITED,
-            refusal::FORMER_KEEPER_RATE_LIMITED,
-        ] {
-            let refused = EvolveRefusal::Keeper(ApiError::new(kind, "no more runs"));
-            let status = refused.into_response().status();
-            assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
-        }
-    }
+) -> impl IntoResponse {
+    Json(state.evolve.verify(&expected).await)
 }

@@ -2,9 +2,9 @@
 
 use super::file_bodies::{drain_refused, feed_body, stream_body, unpack_body};
 use super::range::{self, ByteRange, ContentRange};
-use super::response::{QueryParams, error_response};
 use super::{HttpState, json_response};
 use crate::archive::{self, EntryStat, ResumePoint};
+use crate::companion::api::{ApiRefusal, QueryParams};
 use crate::companion::files::{
     ContainerPath, FilesRefusal, ListingPage, OpenedFile, UploadOutcome, UploadTarget,
 };
@@ -157,12 +157,13 @@ fn response_head(open: &OpenedFile, headers: &HeaderMap) -> (ByteRange, Response
         false => range::requested_range(headers, size, &tag, &date),
     };
     let mut response = match part {
-        ByteRange::Unsatisfiable => error_response(
-            StatusCode::RANGE_NOT_SATISFIABLE,
-            "range",
-            format!("the range starts after the end of the file, which has {size} bytes"),
-            Some("`HEAD` returns the length of the file"),
-        ),
+        ByteRange::Unsatisfiable => {
+            let message =
+                format!("the range starts after the end of the file, which has {size} bytes");
+            ApiRefusal::new(StatusCode::RANGE_NOT_SATISFIABLE, "range", message)
+                .with_hint("`HEAD` returns the length of the file")
+                .into_response()
+        }
         ByteRange::Bytes { .. } => StatusCode::PARTIAL_CONTENT.into_response(),
         ByteRange::Whole => StatusCode::OK.into_response(),
     };
@@ -393,7 +394,7 @@ pub(super) fn rename_document_path(document: &mut utoipa::openapi::OpenApi) {
 /// Marks the reply as sandboxed content, so that a browser never runs a file of the container as a page of the
 /// companion.
 fn sandbox_response(answer: Result<Response, FilesRefusal>) -> Response {
-    let mut response = answer.unwrap_or_else(IntoResponse::into_response);
+    let mut response = answer.unwrap_or_else(|refusal| ApiRefusal::from(refusal).into_response());
     response.headers_mut().insert(
         header::CONTENT_SECURITY_POLICY,
         HeaderValue::from_static("sandbox"),

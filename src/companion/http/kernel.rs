@@ -1,18 +1,18 @@
 //! Routes that execute code.
 
-use super::response::{
-    JsonBody, PathId, QueryParams, execution_refusal_response, invalid_field_response,
-};
+use super::HttpState;
 use super::run_response::{
     self, RunFindQuery, RunOutputQuery, is_run_id, output_page, wait_for_run,
 };
 use super::stream::{self, StreamFormat};
-use super::{HttpState, json_response};
+use crate::companion::api::{ApiRefusal, ApiResult, JsonBody, PathId, QueryParams};
+use crate::companion::kernel::KernelRefusal;
 use crate::protocol::error::FailedReply;
 use crate::protocol::kernel::{ExecReply, Execute, OutputPage, RunDetails, RunEvent, RunList};
+use axum::Json;
 use axum::extract::State as Shared;
-use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::http::HeaderMap;
+use axum::response::IntoResponse;
 
 /// Execute Python code in a session
 ///
@@ -36,34 +36,37 @@ pub(super) async fn execute(
     Shared(state): Shared<HttpState>,
     headers: HeaderMap,
     JsonBody(request): JsonBody<Execute>,
-) -> Response {
-    if let Some(refusal) = run_response::check_durations(request.timeout, request.wait) {
-        return refusal;
-    }
+) -> ApiResult {
+    run_response::check_durations(request.timeout, request.wait)?;
     if let Some(id) = request.id.as_deref().filter(|id| !is_run_id(id)) {
-        return invalid_field_response(format!(
+        return Err(ApiRefusal::invalid_field(format!(
             "`{id}` is not a valid ID: use at most 128 letters, digits, `-`, `_` and `.`"
-        ));
+        )));
     }
     let wait = request.wait;
-    match (
-        state.sessions.execute(request).await,
-        StreamFormat::from_accept_header(&headers),
-    ) {
-        (Ok(run), Some(format)) => {
+    let run = state.sessions.execute(request).await;
+    let run = run.map_err(execution_refusal)?;
+    Ok(match StreamFormat::from_accept_header(&headers) {
+        Some(format) => {
             run.wait_begin_synced().await;
             let reported = run.clone();
             let running = move || state.sessions.kernel_report(&reported);
             stream::stream_run_events(run.follow(0), running, wait, format)
         }
-        (Ok(run), None) => {
+        None => {
             wait_for_run(&run, wait).await;
-            json_response(
-                StatusCode::OK,
-                run.build_reply(state.sessions.kernel_report(&run)),
-            )
+            Json(run.build_reply(state.sessions.kernel_report(&run))).into_response()
         }
-        (Err(refusal), _) => execution_refusal_response(refusal),
+    })
+}
+
+/// The refusal of code. Only code can be queued, so only this refusal suggests `queue`.
+fn execution_refusal(refusal: KernelRefusal) -> ApiRefusal {
+    let is_busy = refusal == KernelRefusal::Busy;
+    let refusal = ApiRefusal::from(refusal);
+    match is_busy {
+        true => refusal.with_hint("send `\"queue\": true` to queue the code"),
+        false => refusal,
     }
 }
 
@@ -71,11 +74,11 @@ pub(super) async fn execute(
 ///
 /// The oldest run is first.
 #[utoipa::path(get, path = "/exec", responses((status = 200, body = RunList)))]
-pub(super) async fn list(Shared(state): Shared<HttpState>) -> Response {
+pub(super) async fn list(Shared(state): Shared<HttpState>) -> Json<RunList> {
     let runs = state.sessions.list_runs();
     state.sessions.run_registry().wait_synced().await;
     let runs = runs.iter().map(|run| run.summary()).collect();
-    json_response(StatusCode::OK, RunList { runs })
+    Json(RunList { runs })
 }
 
 /// Show a run and its events
@@ -94,7 +97,7 @@ pub(super) async fn find(
     headers: HeaderMap,
     PathId(id): PathId,
     QueryParams(query): QueryParams<RunFindQuery>,
-) -> Response {
+) -> ApiResult {
     let run = state.sessions.find_run(&id);
     run_response::run_response(
         run,
@@ -114,11 +117,9 @@ pub(super) async fn output(
     Shared(state): Shared<HttpState>,
     PathId(id): PathId,
     QueryParams(query): QueryParams<RunOutputQuery>,
-) -> Response {
-    match state.sessions.find_run(&id) {
-        Ok(run) => output_page(&run, query).await,
-        Err(refusal) => refusal.into_response(),
-    }
+) -> ApiResult<Json<OutputPage>> {
+    let run = state.sessions.find_run(&id)?;
+    output_page(&run, query).await
 }
 
 /// Interrupt a run
@@ -128,12 +129,28 @@ pub(super) async fn output(
     (status = 200, body = ExecReply),
     (status = 404, description = "The run does not exist.", body = FailedReply),
 ))]
-pub(super) async fn interrupt(Shared(state): Shared<HttpState>, PathId(id): PathId) -> Response {
-    match state.sessions.interrupt_run(&id).await {
-        Ok(run) => json_response(
-            StatusCode::OK,
-            run.build_reply(state.sessions.kernel_report(&run)),
-        ),
-        Err(refusal) => refusal.into_response(),
+pub(super) async fn interrupt(
+    Shared(state): Shared<HttpState>,
+    PathId(id): PathId,
+) -> ApiResult<Json<ExecReply>> {
+    let run = state.sessions.interrupt_run(&id).await?;
+    let report = state.sessions.kernel_report(&run);
+    Ok(Json(run.build_reply(report)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ApiRefusal, KernelRefusal, execution_refusal};
+
+    #[test]
+    fn only_refused_code_gets_the_queue_hint() {
+        let hint = |refusal: ApiRefusal| refusal.into_parts().1.hint.unwrap_or_default();
+        assert!(hint(execution_refusal(KernelRefusal::Busy)).contains("queue"));
+        let other = hint(KernelRefusal::Busy.into());
+        assert!(
+            !other.contains("queue") && other.contains("`osctl interrupt`"),
+            "{other}"
+        );
+        assert_eq!(hint(execution_refusal(KernelRefusal::ShuttingDown)), "");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! TCP serves the public routes, behind [`auth`]; the private Unix socket also serves `/evolve/*` of the keeper. A
 //! third listener, behind the same authentication, serves the routes of the hub (see `mcp`). This module makes no
-//! decisions. Only [`response`] maps refusals to HTTP.
+//! decisions; `refusal_table` maps refusals to HTTP.
 
 mod admission;
 mod auth;
@@ -19,7 +19,6 @@ mod progress_stream;
 mod pty;
 mod pty_socket;
 mod range;
-mod response;
 mod run_response;
 mod service;
 mod session;
@@ -28,6 +27,7 @@ mod stream;
 
 use super::CompanionSettings;
 use super::admission::ListenerKind;
+use super::api::{self, ApiRefusal, ExtractorTexts, FIELD_DOCS_HINT, MAX_REQUEST_BODY_BYTES};
 use super::criu::Criu;
 use super::cryo::CryoService;
 use super::desktop::{Desktop, OneTimeTokens};
@@ -52,7 +52,6 @@ use axum::{Json, Router};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
-pub(super) use response::error_response;
 use std::future::IntoFuture;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -63,9 +62,6 @@ use tokio::task::JoinHandle;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-
-/// Maximum bytes of a request body; streamed bodies have no limit.
-const MAX_HTTP_BODY_BYTES: usize = 64 << 20;
 
 /// Time from the end of the last run to the end of idle connections.
 const HTTP_DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -106,6 +102,13 @@ impl HttpState {
     fn openapi_document(&self) -> Bytes {
         self.0.openapi_document.clone()
     }
+}
+
+impl ExtractorTexts for HttpState {
+    const BODY_NAME: &'static str = "request body";
+    const LARGE_BODY_HINT: Option<&'static str> =
+        Some("write the data to a file and read that file");
+    const INVALID_QUERY_HINT: Option<&'static str> = Some(FIELD_DOCS_HINT);
 }
 
 impl Deref for HttpState {
@@ -280,30 +283,16 @@ fn build_routes(handles: HttpHandles) -> (Router, Router) {
         .route("/desktop", get(desktop::redirect_to_page))
         .route("/desktop/{*file}", get(desktop::serve_asset))
         .fallback(reject_unknown_path)
-        .method_not_allowed_fallback(reject_wrong_method)
-        .layer(DefaultBodyLimit::max(MAX_HTTP_BODY_BYTES))
+        .method_not_allowed_fallback(api::reject_wrong_method)
+        .layer(DefaultBodyLimit::max(MAX_REQUEST_BODY_BYTES))
         .with_state(state);
     (open, private)
 }
 
-async fn reject_unknown_path(request: Request) -> Response {
+async fn reject_unknown_path(request: Request) -> ApiRefusal {
     let message = format!("`{}` is not an endpoint", request.uri().path());
-    response::error_response(
-        StatusCode::NOT_FOUND,
-        "unknown_path",
-        message,
-        Some("`GET /` lists the endpoints"),
-    )
-}
-
-async fn reject_wrong_method(method: Method, request: Request) -> Response {
-    let message = format!("`{}` does not support {method}", request.uri().path());
-    response::error_response(
-        StatusCode::METHOD_NOT_ALLOWED,
-        "wrong_method",
-        message,
-        Some("`GET /` lists the endpoints"),
-    )
+    ApiRefusal::new(StatusCode::NOT_FOUND, "unknown_path", message)
+        .with_hint("`GET /` lists the endpoints")
 }
 
 /// States the protocol version in every reply, so that a peer of another version does not misread it.

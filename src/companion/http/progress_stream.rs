@@ -1,10 +1,10 @@
 //! Replies of long operations: a stream of progress events, then the result.
 
 use super::stream::StreamFormat;
-use crate::protocol::error::ApiError;
+use crate::companion::api::ApiRefusal;
 use crate::protocol::progress::ProgressEvent;
 use axum::body::{Body as Streamed, Bytes};
-use axum::http::{StatusCode, header};
+use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use std::convert::Infallible;
@@ -29,7 +29,7 @@ impl<F: Fn() -> (u64, Option<u64>) + Send + 'static> ByteProgress for F {
 pub(super) fn stream_progress<R: Serialize + Send + 'static>(
     format: StreamFormat,
     measure: impl ByteProgress,
-    work: impl Future<Output = Result<R, (StatusCode, ApiError)>> + Send + 'static,
+    work: impl Future<Output = Result<R, ApiRefusal>> + Send + 'static,
 ) -> Response {
     let (sender, receiver) = mpsc::channel::<Result<Bytes, Infallible>>(8);
     tokio::spawn(async move {
@@ -39,7 +39,10 @@ pub(super) fn stream_progress<R: Serialize + Send + 'static>(
             tokio::select! {
                 done = &mut work => break match done {
                     Ok(reply) => ProgressEvent::Done { reply: Box::new(reply) },
-                    Err((status, error)) => ProgressEvent::Failed { status: status.as_u16(), error },
+                    Err(refusal) => {
+                        let (status, error) = refusal.into_parts();
+                        ProgressEvent::Failed { status: status.as_u16(), error }
+                    }
                 },
                 () = tokio::time::sleep(PROGRESS_EVENT_INTERVAL) => {
                     let (bytes, total) = measure.moved_bytes();

@@ -1,17 +1,18 @@
 //! Routes of terminals: list, end, and attach over a WebSocket.
 
-use super::response::{PathId, QueryParams, error_response};
-use super::{HttpState, json_response, pty_socket};
-use crate::companion::pty::{PtyAttachRequest, PtyRefusal, PtyStart, TerminalSize};
+use super::{HttpState, pty_socket};
+use crate::companion::api::{ApiRefusal, ApiResult, PathId, QueryParams};
+use crate::companion::pty::{PtyAttachRequest, PtyStart, TerminalSize};
 use crate::protocol::error::FailedReply;
 use crate::protocol::pty::{
     AttachQuery, FromTerminal, TerminalEnded, TerminalList, TerminalSummary, ToTerminal,
 };
+use axum::Json;
 use axum::extract::State as Shared;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 
 /// Maximum bytes of one frame from a client; typing never needs more.
 const MAX_PTY_FRAME_BYTES: usize = 1 << 20;
@@ -40,16 +41,16 @@ pub(super) async fn open(
     Shared(state): Shared<HttpState>,
     QueryParams(query): QueryParams<AttachQuery>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
-) -> Response {
+) -> ApiResult {
     let upgrade = match upgrade {
         Ok(upgrade) => upgrade,
         Err(WebSocketUpgradeRejection::InvalidConnectionHeader(_)) => {
-            return list_terminals(&state).await;
+            return Ok(list_terminals(&state).await.into_response());
         }
         Err(rejection) => {
-            let hint = Some("open a WebSocket as RFC 6455 describes");
-            let message = rejection.body_text();
-            return error_response(StatusCode::BAD_REQUEST, "no_websocket", message, hint);
+            let (status, message) = (StatusCode::BAD_REQUEST, rejection.body_text());
+            return Err(ApiRefusal::new(status, "no_websocket", message)
+                .with_hint("open a WebSocket as RFC 6455 describes"));
         }
     };
     let size = TerminalSize {
@@ -58,10 +59,10 @@ pub(super) async fn open(
     };
     let start = match query.id {
         Some(_) => None,
-        None => match state.sessions.find_kernel(&query.session) {
-            Ok(_) => Some(state.shells.session_cwd(&query.session)),
-            Err(refusal) => return refusal.into_response(),
-        },
+        None => {
+            state.sessions.find_kernel(&query.session)?;
+            Some(state.shells.session_cwd(&query.session))
+        }
     };
     let environment = match query.id {
         Some(_) => None,
@@ -82,17 +83,15 @@ pub(super) async fn open(
         size,
     };
     let id = query.id.as_deref();
-    match state.terminals.attach_client(id, &start, who).await {
-        Ok(connection) => upgrade
-            .protocols([PTY_SUBPROTOCOL])
-            .max_frame_size(MAX_PTY_FRAME_BYTES)
-            .max_message_size(MAX_PTY_FRAME_BYTES)
-            .on_upgrade(|socket| pty_socket::serve_terminal(socket, connection)),
-        Err(refusal) => refusal.into_response(),
-    }
+    let connection = state.terminals.attach_client(id, &start, who).await?;
+    Ok(upgrade
+        .protocols([PTY_SUBPROTOCOL])
+        .max_frame_size(MAX_PTY_FRAME_BYTES)
+        .max_message_size(MAX_PTY_FRAME_BYTES)
+        .on_upgrade(|socket| pty_socket::serve_terminal(socket, connection)))
 }
 
-async fn list_terminals(state: &HttpState) -> Response {
+async fn list_terminals(state: &HttpState) -> Json<TerminalList> {
     let mut terminals = Vec::new();
     for terminal in state.terminals.list_terminals() {
         let view = terminal.view();
@@ -108,7 +107,7 @@ async fn list_terminals(state: &HttpState) -> Response {
             idle: view.last_used.elapsed().as_secs_f64(),
         });
     }
-    json_response(StatusCode::OK, TerminalList { terminals })
+    Json(TerminalList { terminals })
 }
 
 /// End a terminal and all its processes
@@ -116,56 +115,11 @@ async fn list_terminals(state: &HttpState) -> Response {
     (status = 200, body = TerminalEnded),
     (status = 404, description = "The terminal does not exist.", body = FailedReply),
 ))]
-pub(super) async fn end(Shared(state): Shared<HttpState>, PathId(id): PathId) -> Response {
-    match state.terminals.end_terminal(&id).await {
-        Ok(exit) => {
-            let status = "completed".into();
-            let code = exit.code;
-            json_response(StatusCode::OK, TerminalEnded { status, id, code })
-        }
-        Err(refusal) => refusal.into_response(),
-    }
-}
-
-impl IntoResponse for PtyRefusal {
-    fn into_response(self) -> Response {
-        let busy = StatusCode::TOO_MANY_REQUESTS;
-        match self {
-            Self::NoTerminal(id) => error_response(
-                StatusCode::NOT_FOUND,
-                "unknown_terminal",
-                format!("there is no terminal `{id}`"),
-                Some(
-                    "`osctl shell --list` lists the terminals; the companion removes an ended terminal after two minutes",
-                ),
-            ),
-            Self::TooManyTerminals(count) => error_response(
-                busy,
-                "too_many_terminals",
-                format!("the limit of {count} terminals is reached"),
-                Some(
-                    "`osctl shell --end ID` ends a terminal; `terminals.max` in osctl.yaml sets the limit",
-                ),
-            ),
-            Self::TooManyClients => error_response(
-                busy,
-                "too_many_clients",
-                "the limit of connections to the terminal is reached",
-                Some("close another connection to the terminal"),
-            ),
-            Self::Invalid(message) => super::response::invalid_field_response(message),
-            Self::ShellNotStarted(why) => error_response(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "no_shell",
-                format!("the shell can't be started: {why}"),
-                Some("`osctl logs` shows more"),
-            ),
-            Self::ShuttingDown => error_response(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "stopping",
-                "the companion is stopping",
-                None,
-            ),
-        }
-    }
+pub(super) async fn end(
+    Shared(state): Shared<HttpState>,
+    PathId(id): PathId,
+) -> ApiResult<Json<TerminalEnded>> {
+    let code = state.terminals.end_terminal(&id).await?.code;
+    let status = "completed".into();
+    Ok(Json(TerminalEnded { status, id, code }))
 }

@@ -1,12 +1,12 @@
 //! Common parts of all routes about runs: ids, durations, waiting, events, pages.
 
-use super::json_response;
-use super::response::{error_response, invalid_field_response};
 use super::stream::{self, StreamFormat};
+use crate::companion::api::{ApiRefusal, ApiResult};
 use crate::companion::runs::{RunKind, TrackedRun};
-use crate::protocol::kernel::{OutputStream, RunDetails};
+use crate::protocol::kernel::{OutputPage, OutputStream, RunDetails};
+use axum::Json;
 use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,21 +42,24 @@ fn stdout() -> OutputStream {
     OutputStream::Stdout
 }
 
-/// The refusal of a `timeout` or `wait` that is not a sensible number of seconds.
-pub(super) fn check_durations(timeout: Option<f64>, wait: Option<f64>) -> Option<Response> {
-    if timeout.is_some_and(|s| !is_valid_duration(s) || s == 0.0) {
-        return Some(invalid_duration_response("timeout"));
+/// Refuses a `timeout` or `wait` that is not a sensible number of seconds.
+pub(super) fn check_durations(timeout: Option<f64>, wait: Option<f64>) -> ApiResult<()> {
+    if timeout == Some(0.0) {
+        return Err(invalid_duration("timeout"));
     }
-    wait.is_some_and(|s| !is_valid_duration(s))
-        .then(|| invalid_duration_response("wait"))
+    check_duration("timeout", timeout)?;
+    check_duration("wait", wait)
 }
 
-fn is_valid_duration(seconds: f64) -> bool {
-    (0.0..=MAX_WAIT_SECONDS).contains(&seconds)
+fn check_duration(name: &str, seconds: Option<f64>) -> ApiResult<()> {
+    match seconds.is_none_or(|s| (0.0..=MAX_WAIT_SECONDS).contains(&s)) {
+        true => Ok(()),
+        false => Err(invalid_duration(name)),
+    }
 }
 
-fn invalid_duration_response(name: &str) -> Response {
-    invalid_field_response(format!(
+fn invalid_duration(name: &str) -> ApiRefusal {
+    ApiRefusal::invalid_field(format!(
         "`{name}` must be a number of seconds up to {MAX_WAIT_SECONDS}"
     ))
 }
@@ -71,34 +74,30 @@ pub(super) fn is_run_id(id: &str) -> bool {
 
 /// The state of a run, and its events; `report` is the reply for a run that is still active.
 pub(super) async fn run_response<W: RunKind<Reply: Serialize>>(
-    run: Result<Arc<TrackedRun<W>>, impl IntoResponse>,
+    run: Result<Arc<TrackedRun<W>>, impl Into<ApiRefusal>>,
     report: impl Fn(&TrackedRun<W>) -> W::Report + Send + Sync + 'static,
     headers: &HeaderMap,
     query: RunFindQuery,
-) -> Response {
-    let wait = query.wait.unwrap_or(0.0);
-    if !is_valid_duration(wait) {
-        return invalid_duration_response("wait");
-    }
-    let run = match run {
-        Ok(run) => run,
-        Err(refusal) => return refusal.into_response(),
-    };
+) -> ApiResult {
+    check_duration("wait", query.wait)?;
+    let run = run.map_err(Into::into)?;
     let reported = run.clone();
     let running = move || report(&reported);
     if let Some(format) = StreamFormat::from_accept_header(headers) {
         run.wait_begin_synced().await;
         let from = query.offset.or_else(|| next_event_number(headers));
         let follower = run.follow(from.unwrap_or(0));
-        return stream::stream_run_events(follower, running, query.wait, format);
+        return Ok(stream::stream_run_events(
+            follower, running, query.wait, format,
+        ));
     }
-    wait_for_run(&run, Some(wait)).await;
+    wait_for_run(&run, Some(query.wait.unwrap_or(0.0))).await;
     let events = match query.offset {
         Some(offset) => Some(run.follow(offset).read_available(&running).await),
         None => None,
     };
     let reply = run.build_reply(running());
-    json_response(StatusCode::OK, RunDetails { reply, events })
+    Ok(Json(RunDetails { reply, events }).into_response())
 }
 
 /// The number after the last event that a client of Server-Sent Events has received.
@@ -122,20 +121,14 @@ pub(super) async fn wait_for_run<W: RunKind>(run: &TrackedRun<W>, wait: Option<f
 pub(super) async fn output_page<W: RunKind>(
     run: &TrackedRun<W>,
     query: RunOutputQuery,
-) -> Response {
-    match run.read_page(query.stream, query.offset, query.limit).await {
-        Ok(page) => json_response(StatusCode::OK, page),
-        Err(error) => {
-            tracing::error!("cannot read the output of run `{}`: {error}", run.id);
-            let message = "the output of the run can't be read";
-            error_response(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "unreadable_output",
-                message,
-                Some("`osctl logs` shows more"),
-            )
-        }
-    }
+) -> ApiResult<Json<OutputPage>> {
+    let page = run.read_page(query.stream, query.offset, query.limit).await;
+    page.map(Json).map_err(|error| {
+        tracing::error!("cannot read the output of run `{}`: {error}", run.id);
+        let (status, kind) = (StatusCode::INTERNAL_SERVER_ERROR, "unreadable_output");
+        ApiRefusal::new(status, kind, "the output of the run can't be read")
+            .with_hint("`osctl logs` shows more")
+    })
 }
 
 #[cfg(test)]

@@ -1,17 +1,19 @@
 //! Routes of sessions, and of kernel requests other than executing code.
 
-use super::response::{JsonBody, PathId, QueryParams, error_response, invalid_field_response};
-use super::{HttpState, json_response};
-use crate::companion::kernel::{KernelAnswer, KernelQuery, KernelRefusal, KernelView, StopReason};
+use super::HttpState;
+use crate::companion::api::{ApiRefusal, ApiResult, JsonBody, PathId, QueryParams};
+use crate::companion::kernel::{KernelAnswer, KernelQuery, KernelView, StopReason};
 use crate::protocol::error::FailedReply;
-use crate::protocol::kernel::{DEFAULT_SESSION, KernelReply, RunError, SessionRequest};
+use crate::protocol::kernel::{
+    DEFAULT_SESSION, KernelReply, KernelReport, RunError, SessionRequest,
+};
 use crate::protocol::session::{
     CodeCursor, Completeness, CompletenessQuery, Completions, CreateSession, History, Inspection,
     SessionDeleted, SessionInfo, SessionList, Variable, VariableList,
 };
+use axum::Json;
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json as value};
@@ -28,12 +30,12 @@ use utoipa::IntoParams;
 pub(super) async fn reset(
     Shared(state): Shared<HttpState>,
     JsonBody(request): JsonBody<SessionRequest>,
-) -> Response {
+) -> ApiResult<Json<KernelReply>> {
     let answer = state
         .sessions
         .query(&request.session, KernelQuery::Reset)
-        .await;
-    kernel_state_response(answer)
+        .await?;
+    kernel_state_reply(answer)
 }
 
 /// Interrupt the running code of a session
@@ -46,15 +48,9 @@ pub(super) async fn reset(
 pub(super) async fn interrupt(
     Shared(state): Shared<HttpState>,
     JsonBody(request): JsonBody<SessionRequest>,
-) -> Response {
-    let kernel = match state.sessions.find_kernel(&request.session) {
-        Ok(kernel) => kernel,
-        Err(refusal) => return refusal.into_response(),
-    };
-    match kernel.interrupt().await {
-        Ok(kernel) => kernel_report_response(kernel),
-        Err(refusal) => refusal.into_response(),
-    }
+) -> ApiResult<Json<KernelReply>> {
+    let kernel = state.sessions.find_kernel(&request.session)?;
+    Ok(kernel_report_reply(kernel.interrupt().await?))
 }
 
 /// Restart the kernel of a session
@@ -67,53 +63,42 @@ pub(super) async fn interrupt(
 pub(super) async fn restart(
     Shared(state): Shared<HttpState>,
     JsonBody(request): JsonBody<SessionRequest>,
-) -> Response {
-    let kernel = match state.sessions.find_kernel(&request.session) {
-        Ok(kernel) => kernel,
-        Err(refusal) => return refusal.into_response(),
-    };
-    kernel_state_response(kernel.restart(StopReason::Restart).await)
+) -> ApiResult<Json<KernelReply>> {
+    let kernel = state.sessions.find_kernel(&request.session)?;
+    kernel_state_reply(kernel.restart(StopReason::Restart).await?)
 }
 
-fn kernel_state_response(answer: Result<KernelAnswer, KernelRefusal>) -> Response {
-    match answer {
-        Ok(KernelAnswer {
-            value: Ok(_),
-            report,
-        }) => kernel_report_response(report),
-        Ok(KernelAnswer {
-            value: Err(error), ..
-        }) => exception_response(error),
-        Err(refusal) => refusal.into_response(),
-    }
+fn kernel_state_reply(answer: KernelAnswer) -> ApiResult<Json<KernelReply>> {
+    answer.value.map_err(exception_refusal)?;
+    Ok(kernel_report_reply(answer.report))
 }
 
-fn kernel_report_response(kernel: crate::protocol::kernel::KernelReport) -> Response {
+fn kernel_report_reply(kernel: KernelReport) -> Json<KernelReply> {
     let status = "completed".into();
-    json_response(StatusCode::OK, KernelReply { status, kernel })
+    Json(KernelReply { status, kernel })
 }
 
-/// The reply when user code that was run for the request has failed.
-fn exception_response(error: RunError) -> Response {
+/// The refusal when user code that was run for the request has failed.
+fn exception_refusal(error: RunError) -> ApiRefusal {
     let status = match error.kind.as_str() {
         "UnknownExtension" => StatusCode::NOT_FOUND,
         "InvalidName" => StatusCode::BAD_REQUEST,
         _ => StatusCode::UNPROCESSABLE_ENTITY,
     };
-    error_response(status, &error.kind, error.message, None)
+    ApiRefusal::new(status, &error.kind, error.message)
 }
 
 /// List sessions
 ///
 /// The default session is first.
 #[utoipa::path(get, path = "/sessions", responses((status = 200, body = SessionList)))]
-pub(super) async fn list(Shared(state): Shared<HttpState>) -> Response {
+pub(super) async fn list(Shared(state): Shared<HttpState>) -> Json<SessionList> {
     let mut sessions = Vec::new();
     for (name, view) in state.sessions.list_sessions() {
         let memory = state.sessions.measure_memory(&view).await;
         sessions.push(describe_session(name, view, memory));
     }
-    json_response(StatusCode::OK, SessionList { sessions })
+    Json(SessionList { sessions })
 }
 
 pub(super) fn describe_session(name: String, view: KernelView, memory: Option<u64>) -> SessionInfo {
@@ -148,13 +133,9 @@ pub(super) fn describe_session(name: String, view: KernelView, memory: Option<u6
 pub(super) async fn create(
     Shared(state): Shared<HttpState>,
     JsonBody(request): JsonBody<CreateSession>,
-) -> Response {
-    match state.sessions.create_session(request.name).await {
-        Ok((name, kernel)) => {
-            json_response(StatusCode::OK, describe_session(name, kernel.view(), None))
-        }
-        Err(refusal) => refusal.into_response(),
-    }
+) -> ApiResult<Json<SessionInfo>> {
+    let (name, kernel) = state.sessions.create_session(request.name).await?;
+    Ok(Json(describe_session(name, kernel.view(), None)))
 }
 
 /// Delete a session
@@ -164,14 +145,13 @@ pub(super) async fn create(
     (status = 200, body = SessionDeleted),
     (status = 404, description = "The session does not exist.", body = FailedReply),
 ))]
-pub(super) async fn delete(Shared(state): Shared<HttpState>, PathId(name): PathId) -> Response {
-    match state.sessions.delete_session(&name).await {
-        Ok(()) => {
-            let status = "completed".into();
-            json_response(StatusCode::OK, SessionDeleted { status, name })
-        }
-        Err(refusal) => refusal.into_response(),
-    }
+pub(super) async fn delete(
+    Shared(state): Shared<HttpState>,
+    PathId(name): PathId,
+) -> ApiResult<Json<SessionDeleted>> {
+    state.sessions.delete_session(&name).await?;
+    let status = "completed".into();
+    Ok(Json(SessionDeleted { status, name }))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -199,15 +179,13 @@ impl KernelSessionQuery {
 pub(super) async fn variables(
     Shared(state): Shared<HttpState>,
     QueryParams(query): QueryParams<KernelSessionQuery>,
-) -> Response {
+) -> ApiResult<Json<Value>> {
     let session = query.session_name();
     let question = KernelQuery::Variables { limit: None };
-    let answer = state.sessions.query(session, question).await;
-    let kernel = answer.as_ref().ok().map(|a| a.report.clone());
-    kernel_answer_response(
-        answer,
-        |variables: Vec<Variable>| value!({"variables": variables, "kernel": kernel}),
-    )
+    let answer = state.sessions.query(session, question).await?;
+    let kernel = answer.report.clone();
+    let variables: Vec<Variable> = parse_answer(answer)?;
+    Ok(Json(value!({"variables": variables, "kernel": kernel})))
 }
 
 /// List completions at a cursor position
@@ -218,13 +196,13 @@ pub(super) async fn variables(
 pub(super) async fn complete(
     Shared(state): Shared<HttpState>,
     JsonBody(request): JsonBody<CodeCursor>,
-) -> Response {
+) -> ApiResult<Json<Completions>> {
     let question = KernelQuery::Complete {
         code: request.code,
         cursor: request.cursor,
     };
-    let answer = state.sessions.query(&request.session, question).await;
-    kernel_answer_response(answer, |found: Completions| found)
+    let answer = state.sessions.query(&request.session, question).await?;
+    parse_answer(answer).map(Json)
 }
 
 /// Show help for the name at a cursor position
@@ -235,18 +213,18 @@ pub(super) async fn complete(
 pub(super) async fn inspect(
     Shared(state): Shared<HttpState>,
     JsonBody(request): JsonBody<CodeCursor>,
-) -> Response {
+) -> ApiResult<Json<Inspection>> {
     let detail = request.detail.unwrap_or(0);
     if detail > 1 {
-        return invalid_field_response("`detail` must be 0 or 1".into());
+        return Err(ApiRefusal::invalid_field("`detail` must be 0 or 1"));
     }
     let question = KernelQuery::Inspect {
         code: request.code,
         cursor: request.cursor,
         detail,
     };
-    let answer = state.sessions.query(&request.session, question).await;
-    kernel_answer_response(answer, |found: Inspection| found)
+    let answer = state.sessions.query(&request.session, question).await?;
+    parse_answer(answer).map(Json)
 }
 
 /// Check whether code is complete or needs more lines
@@ -257,10 +235,10 @@ pub(super) async fn inspect(
 pub(super) async fn is_complete(
     Shared(state): Shared<HttpState>,
     JsonBody(request): JsonBody<CompletenessQuery>,
-) -> Response {
+) -> ApiResult<Json<Completeness>> {
     let question = KernelQuery::IsComplete { code: request.code };
-    let answer = state.sessions.query(&request.session, question).await;
-    kernel_answer_response(answer, |found: Completeness| found)
+    let answer = state.sessions.query(&request.session, question).await?;
+    parse_answer(answer).map(Json)
 }
 
 /// List the latest cells of a session
@@ -271,12 +249,13 @@ pub(super) async fn is_complete(
 pub(super) async fn history(
     Shared(state): Shared<HttpState>,
     QueryParams(query): QueryParams<KernelSessionQuery>,
-) -> Response {
+) -> ApiResult<Json<History>> {
     let question = KernelQuery::History {
         n: query.n.unwrap_or(1000),
     };
-    let answer = state.sessions.query(query.session_name(), question).await;
-    kernel_answer_response(answer, |cells| History { cells })
+    let answer = state.sessions.query(query.session_name(), question).await?;
+    let cells = parse_answer(answer)?;
+    Ok(Json(History { cells }))
 }
 
 /// Call an extension of the body
@@ -293,36 +272,20 @@ pub(super) async fn call(
     PathId(name): PathId,
     QueryParams(query): QueryParams<KernelSessionQuery>,
     JsonBody(arguments): JsonBody<Value>,
-) -> Response {
+) -> ApiResult<Json<Value>> {
     let question = KernelQuery::Call { name, arguments };
-    let answer = state.sessions.query(query.session_name(), question).await;
-    kernel_answer_response(
-        answer,
-        |found: Value| value!({"status": "completed", "value": found}),
-    )
+    let answer = state.sessions.query(query.session_name(), question).await?;
+    let found: Value = parse_answer(answer)?;
+    Ok(Json(value!({"status": "completed", "value": found})))
 }
 
-/// Converts the kernel's answer to the reply of the API.
-fn kernel_answer_response<T: DeserializeOwned, S: serde::Serialize>(
-    answer: Result<KernelAnswer, KernelRefusal>,
-    word: impl FnOnce(T) -> S,
-) -> Response {
-    let found = match answer {
-        Ok(KernelAnswer {
-            value: Ok(value), ..
-        }) => serde_json::from_value(value),
-        Ok(KernelAnswer {
-            value: Err(error), ..
-        }) => return exception_response(error),
-        Err(refusal) => return refusal.into_response(),
-    };
-    match found {
-        Ok(found) => json_response(StatusCode::OK, word(found)),
-        Err(error) => {
-            tracing::error!("unexpected reply from the kernel: {error}");
-            let message = "the reply from the kernel has an unknown format";
-            let hint = Some("`osctl up` replaces a container whose body has another version");
-            error_response(StatusCode::BAD_GATEWAY, "unreadable_answer", message, hint)
-        }
-    }
+/// Parses the value of the kernel's answer.
+fn parse_answer<T: DeserializeOwned>(answer: KernelAnswer) -> ApiResult<T> {
+    let value = answer.value.map_err(exception_refusal)?;
+    serde_json::from_value(value).map_err(|error| {
+        tracing::error!("unexpected reply from the kernel: {error}");
+        let message = "the reply from the kernel has an unknown format";
+        ApiRefusal::new(StatusCode::BAD_GATEWAY, "unreadable_answer", message)
+            .with_hint("`osctl up` replaces a container whose body has another version")
+    })
 }

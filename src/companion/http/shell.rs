@@ -1,14 +1,12 @@
 //! Routes of shell commands.
 
-use super::response::{
-    JsonBody, PathId, QueryParams, error_response, invalid_field_response, not_recorded_error,
-};
+use super::HttpState;
 use super::run_response::{
     self, RunFindQuery, RunOutputQuery, is_run_id, output_page, wait_for_run,
 };
 use super::stream::{self, StreamFormat};
-use super::{HttpState, json_response};
-use crate::companion::shell::{CommandRun, ShellRefusal};
+use crate::companion::api::{ApiRefusal, ApiResult, JsonBody, PathId, QueryParams};
+use crate::companion::shell::CommandRun;
 use crate::protocol::error::FailedReply;
 use crate::protocol::kernel::{
     DEFAULT_SESSION, OutputPage, RunDetails, RunEvent, RunList, RunStatus, RunSummary,
@@ -16,10 +14,11 @@ use crate::protocol::kernel::{
 use crate::protocol::shell::{
     ChangeFolder, ChangeVariable, JobInfo, JobList, ShellLocation, ShellReply, ShellRequest,
 };
+use axum::Json;
 use axum::body::Body as Streamed;
 use axum::extract::{Path, State as Shared};
 use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 use futures_util::StreamExt;
 use serde::Deserialize;
 use std::sync::Arc;
@@ -27,66 +26,6 @@ use utoipa::IntoParams;
 
 /// Ids that are reserved because the paths use these words.
 const RESERVED_RUN_IDS: [&str; 3] = ["cd", "env", "runs"];
-
-impl IntoResponse for ShellRefusal {
-    fn into_response(self) -> Response {
-        let (status, kind, message, hint) = match self {
-            Self::NotRecorded => {
-                let (status, error) = not_recorded_error("command");
-                return json_response(status, FailedReply::from(error));
-            }
-            Self::RunIdConflict(id) => (
-                StatusCode::CONFLICT,
-                "id_in_use",
-                format!("ID `{id}` belongs to another command"),
-                Some("choose another ID, or omit `id`"),
-            ),
-            Self::NoRun(id) => (
-                StatusCode::NOT_FOUND,
-                "unknown_run",
-                format!("there is no command `{id}`"),
-                Some("`GET /shell/runs` lists the retained commands; older commands are removed"),
-            ),
-            Self::NoJob(pid) => (
-                StatusCode::NOT_FOUND,
-                "unknown_job",
-                format!("there is no job {pid}"),
-                Some("`GET /jobs` lists the background processes of commands"),
-            ),
-            Self::NoStdin(id) => (
-                StatusCode::CONFLICT,
-                "no_stdin",
-                format!("the stdin of command `{id}` is not open"),
-                Some("send `\"stdin_open\": true` with the command; stdin can be written once"),
-            ),
-            Self::NoFolder { path, why } => (
-                StatusCode::BAD_REQUEST,
-                "no_folder",
-                format!("can't change to `{path}`: {why}"),
-                Some("`POST /shell/cd` changes to an existing folder"),
-            ),
-            Self::TooManyCommands => (
-                StatusCode::TOO_MANY_REQUESTS,
-                "too_many_commands",
-                "the limit of concurrent commands is reached".into(),
-                Some("`DELETE /shell/{id}` ends a command"),
-            ),
-            Self::NoSupervisor(why) => (
-                StatusCode::SERVICE_UNAVAILABLE,
-                "not_started",
-                format!("the command can't be started: {why}"),
-                Some("`osctl logs` shows more"),
-            ),
-            Self::ShuttingDown => (
-                StatusCode::SERVICE_UNAVAILABLE,
-                "stopping",
-                "the companion is stopping".into(),
-                None,
-            ),
-        };
-        error_response(status, kind, message, hint)
-    }
-}
 
 /// Run a command in bash
 ///
@@ -110,43 +49,38 @@ pub(super) async fn execute(
     Shared(state): Shared<HttpState>,
     headers: HeaderMap,
     JsonBody(command): JsonBody<ShellRequest>,
-) -> Response {
-    if let Some(refusal) = run_response::check_durations(command.timeout, command.wait) {
-        return refusal;
-    }
+) -> ApiResult {
+    run_response::check_durations(command.timeout, command.wait)?;
     if let Some(id) = command.id.as_deref()
         && (!is_run_id(id) || RESERVED_RUN_IDS.contains(&id))
     {
-        return invalid_field_response(format!(
+        return Err(ApiRefusal::invalid_field(format!(
             "`{id}` is not a valid ID: use at most 128 letters, digits, `-`, `_` and `.`, but not `cd`, `env` or `runs`"
-        ));
+        )));
     }
     if command.command.contains('\0') {
-        return invalid_field_response("a command can't contain NUL".into());
+        return Err(ApiRefusal::invalid_field("a command can't contain NUL"));
     }
     let id = command.id.as_deref();
     let is_known = id.is_some_and(|id| state.shells.find_run(id).is_ok());
-    if !is_known && let Err(refusal) = state.sessions.find_kernel(&command.session) {
-        return refusal.into_response();
+    if !is_known {
+        state.sessions.find_kernel(&command.session)?;
     }
     let wait = command.wait;
-    match (
-        state.shells.execute(command).await,
-        StreamFormat::from_accept_header(&headers),
-    ) {
+    let run = state.shells.execute(command).await?;
+    Ok(match StreamFormat::from_accept_header(&headers) {
         // The command waits for this follower, so the client that started the command misses no output.
-        (Ok(run), Some(format)) => {
+        Some(format) => {
             run.wait_begin_synced().await;
             let session = run.request.session.clone();
             let running = move || state.shells.command_report(&session);
             stream::stream_run_events(run.follow_pacing(), running, wait, format)
         }
-        (Ok(run), None) => {
+        None => {
             wait_for_run(&run, wait).await;
-            json_response(StatusCode::OK, shell_reply(&state, &run))
+            Json(shell_reply(&state, &run)).into_response()
         }
-        (Err(refusal), _) => refusal.into_response(),
-    }
+    })
 }
 
 fn shell_reply(state: &HttpState, run: &CommandRun) -> ShellReply {
@@ -157,7 +91,7 @@ fn shell_reply(state: &HttpState, run: &CommandRun) -> ShellReply {
 ///
 /// The oldest command is first.
 #[utoipa::path(get, path = "/shell/runs", responses((status = 200, body = RunList)))]
-pub(super) async fn list(Shared(state): Shared<HttpState>) -> Response {
+pub(super) async fn list(Shared(state): Shared<HttpState>) -> Json<RunList> {
     let runs = state.shells.list_runs();
     state.shells.run_registry().wait_synced().await;
     let summary = |run: &Arc<CommandRun>| RunSummary {
@@ -165,7 +99,7 @@ pub(super) async fn list(Shared(state): Shared<HttpState>) -> Response {
         ..run.summary()
     };
     let runs = runs.iter().map(summary).collect();
-    json_response(StatusCode::OK, RunList { runs })
+    Json(RunList { runs })
 }
 
 /// Show a command and its events
@@ -183,7 +117,7 @@ pub(super) async fn find(
     headers: HeaderMap,
     PathId(id): PathId,
     QueryParams(query): QueryParams<RunFindQuery>,
-) -> Response {
+) -> ApiResult {
     let run = state.shells.find_run(&id);
     let report = move |run: &CommandRun| state.shells.command_report(&run.request.session);
     run_response::run_response(run, report, &headers, query).await
@@ -198,11 +132,9 @@ pub(super) async fn output(
     Shared(state): Shared<HttpState>,
     PathId(id): PathId,
     QueryParams(query): QueryParams<RunOutputQuery>,
-) -> Response {
-    match state.shells.find_run(&id) {
-        Ok(run) => output_page(&run, query).await,
-        Err(refusal) => refusal.into_response(),
-    }
+) -> ApiResult<Json<OutputPage>> {
+    let run = state.shells.find_run(&id)?;
+    output_page(&run, query).await
 }
 
 /// Write to the stdin of a command
@@ -218,11 +150,8 @@ pub(super) async fn stdin(
     Shared(state): Shared<HttpState>,
     PathId(id): PathId,
     body: Streamed,
-) -> Response {
-    let stdin = match state.shells.take_stdin(&id) {
-        Ok(stdin) => stdin,
-        Err(refusal) => return refusal.into_response(),
-    };
+) -> ApiResult<StatusCode> {
+    let stdin = state.shells.take_stdin(&id)?;
     let mut body = body.into_data_stream();
     loop {
         let piece = tokio::select! {
@@ -233,13 +162,14 @@ pub(super) async fn stdin(
             Some(Ok(bytes)) if stdin.send_bytes(bytes.clone()).await => {}
             Some(Err(error)) => {
                 let message = format!("the request body for the stdin is incomplete: {error}");
-                return error_response(StatusCode::BAD_REQUEST, "input_cut", message, None);
+                let status = StatusCode::BAD_REQUEST;
+                return Err(ApiRefusal::new(status, "input_cut", message));
             }
             Some(Ok(_)) | None => break,
         }
     }
     stdin.close_input();
-    StatusCode::NO_CONTENT.into_response()
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// Interrupt a command
@@ -249,11 +179,12 @@ pub(super) async fn stdin(
     (status = 200, body = ShellReply),
     (status = 404, description = "The command does not exist.", body = FailedReply),
 ))]
-pub(super) async fn interrupt(Shared(state): Shared<HttpState>, PathId(id): PathId) -> Response {
-    match state.shells.interrupt(&id).await {
-        Ok(run) => json_response(StatusCode::OK, shell_reply(&state, &run)),
-        Err(refusal) => refusal.into_response(),
-    }
+pub(super) async fn interrupt(
+    Shared(state): Shared<HttpState>,
+    PathId(id): PathId,
+) -> ApiResult<Json<ShellReply>> {
+    let run = state.shells.interrupt(&id).await?;
+    Ok(Json(shell_reply(&state, &run)))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -272,12 +203,10 @@ pub(super) struct ShellSessionQuery {
 pub(super) async fn locate(
     Shared(state): Shared<HttpState>,
     QueryParams(which): QueryParams<ShellSessionQuery>,
-) -> Response {
+) -> ApiResult<Json<ShellLocation>> {
     let session = which.session.as_deref().unwrap_or(DEFAULT_SESSION);
-    match state.sessions.find_kernel(session) {
-        Ok(_) => working_directory_response(&state.shells.session_cwd(session)),
-        Err(refusal) => refusal.into_response(),
-    }
+    state.sessions.find_kernel(session)?;
+    Ok(shell_location(&state.shells.session_cwd(session)))
 }
 
 /// Change the working directory of a session
@@ -289,23 +218,14 @@ pub(super) async fn locate(
 pub(super) async fn change_folder(
     Shared(state): Shared<HttpState>,
     JsonBody(change): JsonBody<ChangeFolder>,
-) -> Response {
+) -> ApiResult<Json<ShellLocation>> {
     let ChangeFolder { session, path } = change;
-    if let Err(refusal) = state.sessions.find_kernel(&session) {
-        return refusal.into_response();
-    }
-    let found = match state.shells.find_folder(&session, &path).await {
-        Ok(found) => found,
-        Err(refusal) => return refusal.into_response(),
-    };
+    state.sessions.find_kernel(&session)?;
+    let found = state.shells.find_folder(&session, &path).await?;
     // The session may have been deleted since the lookup.
-    if let Err(refusal) = state.sessions.find_kernel(&session) {
-        return refusal.into_response();
-    }
-    match state.shells.change_folder(&session, found) {
-        Ok(cwd) => working_directory_response(&cwd),
-        Err(refusal) => refusal.into_response(),
-    }
+    state.sessions.find_kernel(&session)?;
+    let cwd = state.shells.change_folder(&session, found)?;
+    Ok(shell_location(&cwd))
 }
 
 /// Set or unset an environment variable of a session
@@ -319,33 +239,32 @@ pub(super) async fn change_folder(
 pub(super) async fn change_variable(
     Shared(state): Shared<HttpState>,
     JsonBody(change): JsonBody<ChangeVariable>,
-) -> Response {
+) -> ApiResult<Json<ShellLocation>> {
     let ChangeVariable {
         key,
         value,
         session,
     } = change;
     if !is_variable_name(&key) {
-        return invalid_field_response(format!("`{key}` is not a valid name of a variable"));
+        let message = format!("`{key}` is not a valid name of a variable");
+        return Err(ApiRefusal::invalid_field(message));
     }
     if value.as_ref().is_some_and(|value| value.contains('\0')) {
-        return invalid_field_response(format!("the value of `{key}` can't contain NUL"));
+        let message = format!("the value of `{key}` can't contain NUL");
+        return Err(ApiRefusal::invalid_field(message));
     }
-    if let Err(refusal) = state.sessions.find_kernel(&session) {
-        return refusal.into_response();
-    }
-    match state.shells.set_variable(&session, &key, value.as_deref()) {
-        Ok(()) => working_directory_response(&state.shells.session_cwd(&session)),
-        Err(refusal) => refusal.into_response(),
-    }
+    state.sessions.find_kernel(&session)?;
+    state
+        .shells
+        .set_variable(&session, &key, value.as_deref())?;
+    Ok(shell_location(&state.shells.session_cwd(&session)))
 }
 
-fn working_directory_response(cwd: &std::path::Path) -> Response {
-    let located = ShellLocation {
+fn shell_location(cwd: &std::path::Path) -> Json<ShellLocation> {
+    Json(ShellLocation {
         status: RunStatus::Completed,
         cwd: cwd.display().to_string(),
-    };
-    json_response(StatusCode::OK, located)
+    })
 }
 
 fn is_variable_name(key: &str) -> bool {
@@ -355,9 +274,9 @@ fn is_variable_name(key: &str) -> bool {
 
 /// List background processes of commands
 #[utoipa::path(get, path = "/jobs", responses((status = 200, body = JobList)))]
-pub(super) async fn jobs(Shared(state): Shared<HttpState>) -> Response {
+pub(super) async fn jobs(Shared(state): Shared<HttpState>) -> Json<JobList> {
     let jobs = state.shells.list_jobs().await;
-    json_response(StatusCode::OK, JobList { jobs })
+    Json(JobList { jobs })
 }
 
 /// End a background process of a command
@@ -367,16 +286,16 @@ pub(super) async fn jobs(Shared(state): Shared<HttpState>) -> Response {
     (status = 200, description = "The job before its end.", body = JobInfo),
     (status = 404, description = "The job does not exist.", body = FailedReply),
 ))]
-pub(super) async fn end_job(Shared(state): Shared<HttpState>, Path(pid): Path<String>) -> Response {
-    let Ok(number) = pid.parse() else {
-        return invalid_field_response(format!(
+pub(super) async fn end_job(
+    Shared(state): Shared<HttpState>,
+    Path(pid): Path<String>,
+) -> ApiResult<Json<JobInfo>> {
+    let number = pid.parse().map_err(|_| {
+        ApiRefusal::invalid_field(format!(
             "`{pid}` is not a job: give its process ID, a number"
-        ));
-    };
-    match state.shells.end_job(number).await {
-        Ok(job) => json_response(StatusCode::OK, job),
-        Err(refusal) => refusal.into_response(),
-    }
+        ))
+    })?;
+    Ok(Json(state.shells.end_job(number).await?))
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! The HTTP+SSE transport of 2024-11-05 for clients: one event stream carries all messages to the client, and the
 //! client posts its messages to a second path.
 
-use super::refusal::{self, api_error_response};
+use super::refusal;
 use super::stream_response::{self, OnDisconnect, SseFormat, SseIdKind};
-use super::{McpBody, McpQuery};
+use crate::companion::api::{ApiRefusal, QueryParams, RawBody};
 use crate::companion::mcp::client::ReplySender;
 use crate::companion::mcp::message::{self, RpcMessage, RpcMessageKind};
 use crate::companion::mcp::{Hub, HubTarget};
@@ -26,7 +26,7 @@ pub(super) async fn open_stream(State(hub): State<Hub>, target: HubTarget) -> Re
     };
     let Ok((id, stream)) = hub.open_connection(target) else {
         let why = "the hub can't create a session id";
-        return api_error_response(StatusCode::INTERNAL_SERVER_ERROR, "no_id", why, None);
+        return ApiRefusal::new(StatusCode::INTERNAL_SERVER_ERROR, "no_id", why).into_response();
     };
     let reader = stream.attach_reader();
     let at_end = OnDisconnect::new({
@@ -44,11 +44,13 @@ pub(super) async fn open_stream(State(hub): State<Hub>, target: HubTarget) -> Re
 /// Accepts a message of the client; answers to it are sent on the stream.
 pub(super) async fn post_message(
     State(hub): State<Hub>,
-    McpQuery(of): McpQuery<SseSessionQuery>,
-    McpBody(body): McpBody,
+    QueryParams(of): QueryParams<SseSessionQuery>,
+    RawBody(body): RawBody,
 ) -> Response {
     let messages = match RpcMessage::parse_all(body) {
-        Ok((messages, _)) if messages.is_empty() => return refusal::empty_batch_response(),
+        Ok((messages, _)) if messages.is_empty() => {
+            return refusal::empty_batch_refusal().into_response();
+        }
         Ok((messages, _)) => messages,
         Err(malformed) => return malformed.into_response(),
     };

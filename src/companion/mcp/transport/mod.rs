@@ -17,21 +17,17 @@ mod stream_response;
 mod streamable;
 
 use super::{Hub, HubTarget};
+use crate::companion::api::{
+    self, ApiRefusal, ExtractorTexts, MAX_REQUEST_BODY_BYTES, QueryParams,
+};
 use axum::Router;
-use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Path, Query, Request};
+use axum::extract::{DefaultBodyLimit, FromRequestParts, Path};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::from_fn_with_state;
-use axum::response::Response;
 use axum::routing::{get, post};
-use refusal::api_error_response;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use std::collections::HashMap;
-
-/// The most bytes of a request's body.
-const MAX_MCP_BODY_BYTES: usize = 64 << 20;
 
 /// All routes of the hub's port. Authentication takes place before them.
 pub(in crate::companion) fn hub_routes(hub: Hub) -> Router {
@@ -50,13 +46,19 @@ pub(in crate::companion) fn hub_routes(hub: Hub) -> Router {
         .route("/sse", get(legacy_sse::open_stream))
         .route("/messages", post(legacy_sse::post_message))
         .fallback(refusal::reject_unknown_hub_path)
-        .method_not_allowed_fallback(refusal::reject_wrong_hub_method)
-        .layer(DefaultBodyLimit::max(MAX_MCP_BODY_BYTES))
+        .method_not_allowed_fallback(api::reject_wrong_method)
+        .layer(DefaultBodyLimit::max(MAX_REQUEST_BODY_BYTES))
         .layer(from_fn_with_state(
             hub.clone(),
             refusal::refuse_while_stopping,
         ))
         .with_state(hub)
+}
+
+impl ExtractorTexts for Hub {
+    const BODY_NAME: &'static str = "body";
+    const LARGE_BODY_HINT: Option<&'static str> = None;
+    const INVALID_QUERY_HINT: Option<&'static str> = None;
 }
 
 #[derive(Debug, Deserialize)]
@@ -65,12 +67,13 @@ struct TargetQuery {
     tools: Option<String>,
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for HubTarget {
-    type Rejection = Response;
+impl<S: ExtractorTexts + Send + Sync> FromRequestParts<S> for HubTarget {
+    type Rejection = ApiRefusal;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiRefusal> {
         let PathServerName(server) = PathServerName::from_request_parts(parts, state).await?;
-        let McpQuery(query) = McpQuery::<TargetQuery>::from_request_parts(parts, state).await?;
+        let QueryParams::<TargetQuery>(query) =
+            QueryParams::from_request_parts(parts, state).await?;
         Ok(Self {
             server,
             servers: query.servers,
@@ -84,51 +87,15 @@ impl<S: Send + Sync> FromRequestParts<S> for HubTarget {
 struct PathServerName(Option<String>);
 
 impl<S: Send + Sync> FromRequestParts<S> for PathServerName {
-    type Rejection = Response;
+    type Rejection = ApiRefusal;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiRefusal> {
         let path = Path::<HashMap<String, String>>::from_request_parts(parts, state).await;
         let found = path.map(|Path(mut path)| Self(path.remove("name")));
         // A name that is not valid text matches no server, and must not be mistaken for a missing name, which selects
         // all servers.
-        found.map_err(|e| {
-            api_error_response(StatusCode::NOT_FOUND, "unknown_path", e.body_text(), None)
-        })
-    }
-}
-
-/// The parameters of the query.
-#[derive(Debug)]
-struct McpQuery<T>(T);
-
-impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for McpQuery<T> {
-    type Rejection = Response;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
-        let query = Query::<T>::from_request_parts(parts, state).await;
-        let bad =
-            |why: String| api_error_response(StatusCode::BAD_REQUEST, "invalid_query", why, None);
-        query
-            .map(|Query(query)| Self(query))
-            .map_err(|e| bad(e.body_text()))
-    }
-}
-
-/// The complete body of a request.
-#[derive(Debug)]
-struct McpBody(Bytes);
-
-impl<S: Send + Sync> FromRequest<S> for McpBody {
-    type Rejection = Response;
-
-    async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
-        let body = Bytes::from_request(request, state).await;
-        body.map(Self).map_err(|e| match e.status() {
-            status @ StatusCode::PAYLOAD_TOO_LARGE => {
-                let why = format!("the body is larger than {} MiB", MAX_MCP_BODY_BYTES >> 20);
-                api_error_response(status, "too_large", why, None)
-            }
-            status => api_error_response(status, "unreadable_body", e.body_text(), None),
+        found.map_err(|rejection| {
+            ApiRefusal::new(StatusCode::NOT_FOUND, "unknown_path", rejection.body_text())
         })
     }
 }

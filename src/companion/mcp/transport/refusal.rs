@@ -1,27 +1,18 @@
 //! Refusals of the hub as HTTP responses.
 
-use crate::companion::http::error_response as failure;
+use crate::companion::api::ApiRefusal;
 use crate::companion::mcp::child::HandshakeError;
 use crate::companion::mcp::message::{self, RpcMessage, RpcMessageKind, RpcParseError};
 use crate::companion::mcp::{Hub, HubRefusal};
 use axum::body::Bytes;
 use axum::extract::{Request, State};
-use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::http::{StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-const INVALID_REQUEST_CODE: i64 = -32600;
+pub(super) const INVALID_REQUEST_CODE: i64 = -32600;
 const REFUSAL_INVALID_PARAMS_CODE: i64 = -32602;
 const HUB_STOPPING_MESSAGE: &str = "the companion is stopping";
-
-pub(super) fn api_error_response(
-    status: StatusCode,
-    kind: &str,
-    message: impl Into<String>,
-    hint: Option<&str>,
-) -> Response {
-    failure(status, kind, message, hint)
-}
 
 /// A response whose body is one JSON-RPC message.
 pub(super) fn json_response(status: StatusCode, text: Bytes) -> Response {
@@ -46,20 +37,14 @@ pub(super) fn only_request_id(messages: &[RpcMessage]) -> Option<&str> {
 }
 
 /// A JSON-RPC error if there is a request to answer, otherwise an error of the HTTP API.
-pub(super) fn refusal_response(
-    status: StatusCode,
-    kind: &str,
-    (id, code): (Option<&str>, i64),
-    why: &str,
-    hint: Option<&str>,
-) -> Response {
-    match id {
-        Some(id) => json_response(
-            status,
-            message::typed_error_response(id, code, why, kind, hint),
-        ),
-        None => api_error_response(status, kind, why, hint),
-    }
+pub(super) fn refusal_response(refusal: ApiRefusal, id: Option<&str>, code: i64) -> Response {
+    let Some(id) = id else {
+        return refusal.into_response();
+    };
+    let (status, error) = refusal.into_parts();
+    let (why, kind) = (&error.message, &error.kind);
+    let text = message::typed_error_response(id, code, why, kind, error.hint.as_deref());
+    json_response(status, text)
 }
 
 /// The refusal of a message whose session is missing or unknown.
@@ -72,12 +57,11 @@ pub(super) fn session_refusal_response(
         StatusCode::NOT_FOUND => "unknown_session",
         _ => "no_session",
     };
-    refusal_response(status, kind, (id, INVALID_REQUEST_CODE), why, None)
+    refusal_response(ApiRefusal::new(status, kind, why), id, INVALID_REQUEST_CODE)
 }
 
-pub(super) fn empty_batch_response() -> Response {
-    let why = "the batch is empty";
-    api_error_response(StatusCode::BAD_REQUEST, "no_message", why, None)
+pub(super) fn empty_batch_refusal() -> ApiRefusal {
+    ApiRefusal::new(StatusCode::BAD_REQUEST, "no_message", "the batch is empty")
 }
 
 impl IntoResponse for RpcParseError {
@@ -86,12 +70,12 @@ impl IntoResponse for RpcParseError {
         match self {
             Self::NotJson(why) => {
                 let why = format!("the body is not valid JSON: {why}");
-                api_error_response(status, "malformed_json", why, None)
+                ApiRefusal::new(status, "malformed_json", why).into_response()
             }
             Self::NotRpc(why, id) => {
                 let why = format!("the body is not JSON-RPC: {why}");
-                let id = (id.as_deref(), INVALID_REQUEST_CODE);
-                refusal_response(status, "no_message", id, &why, None)
+                let refusal = ApiRefusal::new(status, "no_message", why);
+                refusal_response(refusal, id.as_deref(), INVALID_REQUEST_CODE)
             }
         }
     }
@@ -119,18 +103,16 @@ impl HubRefusal {
     pub(super) fn into_http_response(self, id: Option<&str>) -> Response {
         let missing = StatusCode::NOT_FOUND;
         match self {
-            Self::NoServer(why) => refusal_response(
-                missing,
-                "unknown_server",
-                (id, REFUSAL_INVALID_PARAMS_CODE),
-                &why,
-                Some("`osctl mcp ls` shows the servers"),
-            ),
+            Self::NoServer(why) => {
+                let refusal = ApiRefusal::new(missing, "unknown_server", why)
+                    .with_hint("`osctl mcp ls` shows the servers");
+                refusal_response(refusal, id, REFUSAL_INVALID_PARAMS_CODE)
+            }
             Self::NoSession => {
                 let why = "the session does not exist; send `initialize` again";
                 session_refusal_response(missing, id, why)
             }
-            Self::Stopping => stopping_response(),
+            Self::Stopping => stopping_refusal().into_response(),
             initialize @ Self::Handshake(_) => json_response(
                 StatusCode::OK,
                 initialize.into_error_message(id.unwrap_or("null")),
@@ -149,30 +131,16 @@ pub(super) async fn refuse_while_stopping(
     if !hub.is_stopping() || request.uri().path() == "/ping" {
         return next.run(request).await;
     }
-    stopping_response()
+    stopping_refusal().into_response()
 }
 
-fn stopping_response() -> Response {
+fn stopping_refusal() -> ApiRefusal {
     let status = StatusCode::SERVICE_UNAVAILABLE;
-    let mut response = api_error_response(status, "stopping", HUB_STOPPING_MESSAGE, None);
-    let headers = response.headers_mut();
-    headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-    response
+    ApiRefusal::new(status, "stopping", HUB_STOPPING_MESSAGE).with_retry_after(1)
 }
 
-pub(super) async fn reject_unknown_hub_path(request: Request) -> Response {
+pub(super) async fn reject_unknown_hub_path(request: Request) -> ApiRefusal {
     let message = format!("there is no `{}`", request.uri().path());
-    let hint = Some("`GET /` lists the endpoints");
-    api_error_response(StatusCode::NOT_FOUND, "unknown_path", message, hint)
-}
-
-pub(super) async fn reject_wrong_hub_method(method: Method, request: Request) -> Response {
-    let message = format!("`{}` does not support {method}", request.uri().path());
-    let hint = Some("`GET /` lists the endpoints");
-    api_error_response(
-        StatusCode::METHOD_NOT_ALLOWED,
-        "wrong_method",
-        message,
-        hint,
-    )
+    ApiRefusal::new(StatusCode::NOT_FOUND, "unknown_path", message)
+        .with_hint("`GET /` lists the endpoints")
 }

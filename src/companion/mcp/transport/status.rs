@@ -1,7 +1,7 @@
 //! The state of the servers, and their logs.
 
-use super::refusal::api_error_response;
-use super::{McpQuery, PathServerName};
+use super::PathServerName;
+use crate::companion::api::{ApiRefusal, QueryParams};
 use crate::companion::mcp::Hub;
 use crate::protocol;
 use crate::protocol::service::{ApiDescription, Ping};
@@ -80,7 +80,7 @@ pub(super) struct McpLogQuery {
 pub(super) async fn get_log(
     State(hub): State<Hub>,
     PathServerName(name): PathServerName,
-    McpQuery(wanted): McpQuery<McpLogQuery>,
+    QueryParams(wanted): QueryParams<McpLogQuery>,
 ) -> Response {
     let name = name.unwrap_or_default();
     let Some(entry) = hub.find_server(&name) else {
@@ -91,8 +91,8 @@ pub(super) async fn get_log(
         Ok(piece) => piece,
         Err(error) => {
             tracing::error!("the hub can't read the log of a server: {error:#}");
-            let why = "the log can't be read";
-            return api_error_response(StatusCode::INTERNAL_SERVER_ERROR, "log", why, None);
+            let (status, why) = (StatusCode::INTERNAL_SERVER_ERROR, "the log can't be read");
+            return ApiRefusal::new(status, "log", why).into_response();
         }
     };
     let text = last_lines(piece.text, wanted.tail);

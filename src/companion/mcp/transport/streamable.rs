@@ -1,9 +1,10 @@
 //! Streamable HTTP with sessions, which the revisions 2025-03-26 to 2025-11-25 specify. A session may also use
 //! 2024-11-05, although that revision specifies only HTTP+SSE ([`super::legacy_sse`]).
 
-use super::refusal::{self, api_error_response};
+use super::refusal;
 use super::stream_response::{self, OnDisconnect, SseEventId, SseFormat, SseIdKind};
-use super::{McpBody, header_text, parse_accept, stateless};
+use super::{header_text, parse_accept, stateless};
+use crate::companion::api::{ApiRefusal, RawBody};
 use crate::companion::mcp::child::protocol_revision::{
     HANDSHAKE_REVISIONS, NEWEST_HANDSHAKE_REVISION,
 };
@@ -24,16 +25,18 @@ pub(super) async fn post_messages(
     State(hub): State<Hub>,
     target: HubTarget,
     headers: HeaderMap,
-    McpBody(body): McpBody,
+    RawBody(body): RawBody,
 ) -> Response {
     if let Some(kind) = header_text(&headers, "content-type")
         && !is_json_content_type(kind)
     {
         let why = format!("the body is `{kind}`, but must be `application/json`");
-        return api_error_response(StatusCode::UNSUPPORTED_MEDIA_TYPE, "no_json", why, None);
+        return ApiRefusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "no_json", why).into_response();
     }
     let (messages, is_batch) = match RpcMessage::parse_all(body) {
-        Ok((messages, _)) if messages.is_empty() => return refusal::empty_batch_response(),
+        Ok((messages, _)) if messages.is_empty() => {
+            return refusal::empty_batch_refusal().into_response();
+        }
         Ok(all) => all,
         Err(malformed) => return malformed.into_response(),
     };
@@ -261,6 +264,6 @@ pub(super) async fn delete_session(
 
 fn not_acceptable_response(id: Option<&str>, kinds: &str) -> Response {
     let why = format!("the client must accept `{kinds}`");
-    let status = StatusCode::NOT_ACCEPTABLE;
-    refusal::refusal_response(status, "not_acceptable", (id, -32600), &why, None)
+    let refused = ApiRefusal::new(StatusCode::NOT_ACCEPTABLE, "not_acceptable", why);
+    refusal::refusal_response(refused, id, refusal::INVALID_REQUEST_CODE)
 }
