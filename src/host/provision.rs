@@ -174,7 +174,18 @@ pub(crate) async fn install_packages(
     progress: &dyn EngineProgress,
 ) -> Result<()> {
     run_apt(&["update", "-q"], progress).await?;
-    let options = ["install", "-q", "-y", "--no-install-recommends"];
+    // The distribution's images are configured to empty the common folder at each `apt-get update`, also at the one of
+    // another `up`, between the download and the installation.
+    let folder = tempfile::tempdir().context("creating a folder for packages")?;
+    let archives = format!("Dir::Cache::archives={}", folder.path().display());
+    let options = [
+        "install",
+        "-q",
+        "-y",
+        "--no-install-recommends",
+        "-o",
+        &archives,
+    ];
     run_apt(&[&options, packages].concat(), progress).await
 }
 

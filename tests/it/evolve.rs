@@ -52,9 +52,10 @@ ENV PATH=/data/packages/3.13/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/b
 WORKDIR /root
 "#;
 
+static BASE: OnceLock<String> = OnceLock::new();
+
 /// The image of the small base; its layers are in the engine's cache already.
 pub(crate) fn base() -> &'static str {
-    static BASE: OnceLock<String> = OnceLock::new();
     BASE.get_or_init(|| {
         let home = Home::new("it-ground");
         home.ok(["init"]);
@@ -70,12 +71,11 @@ pub(crate) fn base() -> &'static str {
     })
 }
 
-/// Removes the small base.
+/// Removes the small base, if this process made it: another process of the tests may use its own.
 pub(crate) fn clean_up() {
-    let suffix = std::env::var("OSCTL_TEST_SUFFIX").unwrap_or_default();
-    for tag in ["latest", "ground"] {
-        let path = format!("/images/os-it-ground{suffix}:{tag}");
-        Engine.send("DELETE", &path, &Value::Null);
+    let Some(base) = BASE.get() else { return };
+    for image in [base, &base.replace(":ground", ":latest")] {
+        Engine.send("DELETE", &format!("/images/{image}"), &Value::Null);
     }
 }
 
