@@ -292,18 +292,20 @@ pub(crate) fn python_with(name: &str, requirements: &str) -> PathBuf {
         folder.join("bin/pip").exists() || make(),
         "python3 -m venv failed"
     );
-    let pip = folder.join("bin/pip");
-    let words = [
-        "install",
-        "-q",
-        "--disable-pip-version-check",
-        "--require-hashes",
-        "-r",
-    ];
-    let words = [&words[..], &[requirements]].concat();
+    let bin = |name: &str| folder.join("bin").join(name).display().to_string();
+    // uv installs the same wheels in a third of pip's time.
+    let (pip, uv, interpreter) = (bin("pip"), bin("uv"), bin("python"));
+    let common = ["install", "-q", "--require-hashes", "-r"];
+    let of_pip = [&common[..], &["body/requirements/uv.txt"]].concat();
+    let of_uv = [
+        &["pip"],
+        &common[..],
+        &[requirements, "--python", &interpreter],
+    ]
+    .concat();
     assert!(
-        succeeds(pip.to_str().unwrap(), &words),
-        "pip could not install `{requirements}`"
+        succeeds(&pip, &of_pip) && succeeds(&uv, &of_uv),
+        "the packages of `{requirements}` could not be installed"
     );
     folder
 }
