@@ -177,7 +177,10 @@ impl KernelPolicyState {
             (Self::Killed { failed_starts }, KernelPolicyEvent::Exited) => {
                 Self::restart_after_failure(failed_starts)
             }
-            (Self::WaitingToRestart { failed_starts }, KernelPolicyEvent::TimerFired) => (
+            (
+                Self::WaitingToRestart { failed_starts },
+                KernelPolicyEvent::TimerFired | KernelPolicyEvent::Restart,
+            ) => (
                 Self::Starting { failed_starts },
                 vec![Spawn, StartTimer(KERNEL_HELLO_TIMEOUT)],
             ),
@@ -236,6 +239,14 @@ impl KernelPolicyState {
                 | Self::Probing
                 | Self::Killed { failed_starts: 0 }
                 | Self::Detached
+        )
+    }
+
+    /// Whether a process that ends now was never ready.
+    pub(super) fn has_failed_to_start(self) -> bool {
+        matches!(
+            self,
+            Self::Starting { .. } | Self::Killed { failed_starts: 1.. }
         )
     }
 

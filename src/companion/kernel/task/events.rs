@@ -25,7 +25,6 @@ impl KernelOwner {
             ProcessEvent::Frame(frame) => self.handle_frame(frame).await,
             ProcessEvent::ConnectionLost(why) => {
                 tracing::warn!("the companion ends the kernel: {why}");
-                self.last_failure.clone_from(&why);
                 // A kernel that is being killed has its reason already.
                 if !matches!(self.state, KernelPolicyState::Killed { .. }) {
                     self.end_reason = Some(why);
@@ -143,7 +142,9 @@ impl KernelOwner {
                 self.finish_job(KernelJobOutcome::Query(Err(error)));
             }
             (KernelFrame::Refused { error }, _) => {
-                tracing::error!("the kernel refused a request: {}", error.message);
+                let why = format!("the kernel refused a request: {}", error.message);
+                tracing::error!("{why}");
+                self.end_reason.get_or_insert(why);
                 self.apply_event(KernelPolicyEvent::Broken);
             }
             (late, _) => tracing::debug!("dropped a late frame: {late:?}"),
@@ -152,11 +153,12 @@ impl KernelOwner {
 
     fn handle_hello(&mut self, hello: KernelHello) {
         if hello.protocol != BODY_PROTOCOL_VERSION {
-            self.last_failure = format!(
-                "the kernel speaks protocol {}, this companion speaks {BODY_PROTOCOL_VERSION}",
+            let why = format!(
+                "the kernel speaks protocol {}, and this companion speaks {BODY_PROTOCOL_VERSION}",
                 hello.protocol
             );
-            tracing::error!("{}", self.last_failure);
+            tracing::error!("{why}");
+            self.end_reason.get_or_insert(why);
             return self.apply_event(KernelPolicyEvent::Broken);
         }
         // The kernel is ready only after it has loaded its packages, and a package may prevent that.
@@ -220,8 +222,7 @@ impl KernelOwner {
             None => self.exit_history.describe_exit(ended),
         };
         tracing::warn!("{how}");
-        if matches!(self.state, KernelPolicyState::Starting { .. }) || self.last_failure.is_empty()
-        {
+        if self.state.has_failed_to_start() || self.last_failure.is_empty() {
             self.last_failure = [how.clone(), last_words].join("\n").trim_end().to_owned();
         }
         match self.current_job.take() {
@@ -241,7 +242,16 @@ impl KernelOwner {
                 self.generation_store.record_report(generation, None);
                 run.finish(status, KernelReport::lost(generation));
             }
-            Some(job) => self.abandon_job(job, &KernelRefusal::NoKernel(how)),
+            Some(job) => {
+                let why = match stop {
+                    Some(stop) => {
+                        let how = (!did_not_stop).then_some(how.as_str());
+                        stop.kernel_lost_error(how).message
+                    }
+                    None => format!("{how} during the request; variables are lost"),
+                };
+                self.abandon_job(job, &KernelRefusal::KernelLost(why));
+            }
             None => {}
         }
         self.answer_attach_waiter(Err(KernelRefusal::NoKernel(self.last_failure.clone())));

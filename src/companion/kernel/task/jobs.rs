@@ -138,8 +138,9 @@ impl KernelOwner {
         }
         self.shutdown_state = self.shutdown_state.start_ending(Instant::now() + grace);
         if grace.is_zero() && !self.is_finished() {
+            let refusal = self.shutdown_refusal();
             for job in std::mem::take(&mut self.queue) {
-                self.abandon_job(job, &KernelRefusal::NoSession(self.session.clone()));
+                self.abandon_job(job, &refusal);
             }
             self.end_kernel(why);
         }
@@ -163,11 +164,6 @@ impl KernelOwner {
         }
         self.restart_waiters.push(done);
         self.end_kernel(why);
-        // A kernel that waits for its next start is started immediately.
-        if matches!(self.state, KernelPolicyState::WaitingToRestart { .. }) {
-            self.timer = None;
-            self.apply_event(KernelPolicyEvent::TimerFired);
-        }
     }
 
     /// Ends the kernel in any state. Queued jobs wait for the next kernel.
@@ -298,7 +294,7 @@ impl KernelOwner {
         }
         self.current_job = Some(job);
         self.interrupted_error = None;
-        self.sent_at = Instant::now();
+        self.sent_at = std::time::Instant::now();
         (self.stray_output_bytes, self.transferred_bytes) = (0, 0);
         self.apply_event(KernelPolicyEvent::JobStarted);
         if let Err(why) = sent {

@@ -16,7 +16,9 @@ use crate::companion::kernel::connection::{
 use crate::companion::kernel::detached::DetachResolution;
 use crate::companion::kernel::exit_reason::{ExitHistory, StopReason};
 use crate::companion::kernel::generation_store::GenerationStore;
-use crate::companion::kernel::policy::{KernelPolicyAction, KernelPolicyEvent, KernelPolicyState};
+use crate::companion::kernel::policy::{
+    KERNEL_HELLO_TIMEOUT, KernelPolicyAction, KernelPolicyEvent, KernelPolicyState,
+};
 use crate::companion::kernel::process::{KernelProcess, ProcessEvent};
 use crate::companion::kernel::run_count::RunCount;
 use crate::companion::kernel::template::KernelTemplate;
@@ -77,7 +79,7 @@ pub(super) struct KernelOwner {
     /// The checkpoint that contains the kernel, until another kernel exists.
     checkpoint: Option<KernelCheckpoint>,
     /// When the current job was sent.
-    sent_at: Instant,
+    sent_at: std::time::Instant,
     /// Whether the machine has a second processor for the kernel.
     can_spin: bool,
     /// When the current job started, on the clock of process start times.
@@ -116,6 +118,7 @@ impl KernelOwner {
         mailbox: mpsc::Receiver<KernelMessage>,
         restoring: Option<SessionRestoring>,
     ) -> (Self, watch::Receiver<KernelView>) {
+        let exit_history = ExitHistory::new(&settings.cgroup_folder);
         let generation_store = GenerationStore::open(&settings.record_folder, session);
         let run_count = RunCount::open(&settings.record_folder, session);
         let last_used = Instant::now();
@@ -175,7 +178,7 @@ impl KernelOwner {
             start_action: StartAction::New,
             attach_waiter: None,
             checkpoint,
-            sent_at: Instant::now(),
+            sent_at: std::time::Instant::now(),
             can_spin: available_parallelism().is_ok_and(|n| n.get() > 1),
             started_ticks: 0,
             run_deadline: None,
@@ -185,7 +188,7 @@ impl KernelOwner {
             is_plain: false,
             counts: KernelCounts::default(),
             reset_execution_count: 0,
-            exit_history: ExitHistory::new(),
+            exit_history,
             shutdown_state: KernelShutdownState::Running,
             quiescence_waiters: Vec::new(),
             is_deleted: false,
@@ -204,7 +207,7 @@ impl KernelOwner {
         if self.state != KernelPolicyState::Checkpointed {
             self.perform_actions(vec![
                 KernelPolicyAction::Spawn,
-                KernelPolicyAction::StartTimer(super::policy::KERNEL_HELLO_TIMEOUT),
+                KernelPolicyAction::StartTimer(KERNEL_HELLO_TIMEOUT),
             ]);
         }
         loop {
@@ -251,6 +254,9 @@ impl KernelOwner {
         } else if self.state == KernelPolicyState::Probing {
             self.end_reason =
                 Some("the kernel did not answer a probe after its code had stopped".into());
+        } else if matches!(self.state, KernelPolicyState::Starting { .. }) {
+            let seconds = KERNEL_HELLO_TIMEOUT.as_secs();
+            self.end_reason = Some(format!("the kernel did not start within {seconds} s"));
         }
         self.apply_event(KernelPolicyEvent::TimerFired);
     }
