@@ -17,6 +17,7 @@ mod policy;
 mod process;
 mod restore_source;
 mod run_count;
+mod run_end;
 mod sessions;
 mod supervisor_client;
 mod task;

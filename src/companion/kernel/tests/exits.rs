@@ -103,7 +103,7 @@ async fn a_kernel_that_ends_while_it_is_idle_is_replaced() {
         cause.play(&harness, &mut kernel).await;
         let mut kernel = harness.start_kernel().await;
         assert_eq!(harness.state(), "idle 2", "{cause:?}");
-        // Nobody has read a reply of the generation that was lost.
+        // No caller has read a reply of the generation that was lost.
         let run = harness.execute("f()").await;
         kernel.expect("execute").await;
         kernel.send_done("completed").await;

@@ -54,7 +54,7 @@ pub(super) struct OwnerHarness {
     runs: RunRegistry<Execute>,
     pub(super) generations: Arc<FakeGenerations>,
     kernel_count: usize,
-    /// While a blocking task runs, the clock of the runtime stands still. The task ends with this value.
+    /// While a blocking task runs, the clock of the runtime is stopped. The task ends with this value.
     _clock_stop: thread_channel::Sender<()>,
 }
 

@@ -1,4 +1,4 @@
-//! The owner task of a kernel, whole and in process, with a fake kernel that a test scripts. The clock stands still
+//! The owner task of a kernel, whole and in process, with a fake kernel that a test scripts. The clock is stopped
 //! until a test moves it.
 //!
 //! The tests in real containers prove that Python behaves as the fake. These tests prove what callers read at every end

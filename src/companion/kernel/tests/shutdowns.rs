@@ -34,7 +34,7 @@ async fn assert_ends_idle(mut harness: OwnerHarness, mut kernel: FakeKernel) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_idle_kernel_exits_by_itself() {
+async fn an_idle_kernel_releases_its_resources_and_exits() {
     for grace in [Duration::ZERO, GRACE] {
         for why in [StopReason::Shutdown, StopReason::Deleted] {
             let (harness, kernel) = OwnerHarness::start_ready().await;
