@@ -377,6 +377,10 @@ impl EvolveParts {
                     entry.why = Some(format!("the kernel can't be started: {why}"));
                     None
                 }
+                Err(cryo::CryoRefusal::Kernel(kernel::KernelRefusal::KernelLost(why))) => {
+                    entry.why = Some(why);
+                    None
+                }
                 Err(refusal) => {
                     let (session, why) = (&entry.session, describe_cryo_refusal(refusal));
                     return Err(format!("session `{session}` can't be stored: {why}"));

@@ -4,6 +4,7 @@ use super::supervisor_client::KernelExit;
 use crate::protocol::kernel::RunError;
 use nix::sys::signal::Signal;
 use std::fs;
+use std::path::{Path, PathBuf};
 
 /// Why the current job is ended early.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -83,19 +84,21 @@ pub(super) fn new_run_error(kind: &str, message: String) -> RunError {
 /// Counts the system's out-of-memory kills, to distinguish them from other kills.
 #[derive(Debug)]
 pub(super) struct ExitHistory {
+    cgroup_folder: PathBuf,
     oom_kills: u64,
 }
 
 impl ExitHistory {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(cgroup_folder: &Path) -> Self {
         Self {
-            oom_kills: count_oom_kills(),
+            cgroup_folder: cgroup_folder.to_owned(),
+            oom_kills: count_oom_kills(cgroup_folder),
         }
     }
 
     /// Describes how a kernel ended, as a clause with the kernel as its subject.
     pub(super) fn describe_exit(&mut self, ended: &KernelExit) -> String {
-        let kills = count_oom_kills();
+        let kills = count_oom_kills(&self.cgroup_folder);
         let by_memory = kills > self.oom_kills;
         self.oom_kills = kills;
         match ended {
@@ -115,13 +118,10 @@ impl ExitHistory {
 }
 
 /// Number of out-of-memory kills in this container, with cgroups v1 or v2.
-fn count_oom_kills() -> u64 {
-    let files = [
-        "/sys/fs/cgroup/memory.events",
-        "/sys/fs/cgroup/memory/memory.oom_control",
-    ];
+fn count_oom_kills(cgroup_folder: &Path) -> u64 {
+    let files = ["memory.events", "memory/memory.oom_control"];
     let count = |file| {
-        let text = fs::read_to_string(file).ok()?;
+        let text = fs::read_to_string(cgroup_folder.join(file)).ok()?;
         text.lines()
             .find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
     };

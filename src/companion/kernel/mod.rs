@@ -17,10 +17,13 @@ mod policy;
 mod process;
 mod restore_source;
 mod run_count;
+mod run_end;
 mod sessions;
 mod supervisor_client;
 mod task;
 mod template;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use checkpoint::{KernelCheckpoint, SessionRestoring};
 pub(crate) use connection::{KernelCounts, KernelQuery};
@@ -63,6 +66,8 @@ pub(crate) struct KernelSettings {
     pub(crate) restore_source: Arc<dyn RestoreSource>,
     /// Folder of this companion's run journal and of the run output that memory does not hold.
     pub(crate) output_folder: PathBuf,
+    /// Folder of the container's memory counters.
+    pub(crate) cgroup_folder: PathBuf,
     /// Runs on disk.
     pub(crate) run_store: RunStore,
     pub(crate) limits: SessionLimits,
@@ -115,6 +120,7 @@ impl KernelSettings {
             record_folder: settings.data_folder.join("kernels"),
             restore_source,
             output_folder: retained_runs.own_folder(),
+            cgroup_folder: "/sys/fs/cgroup".into(),
             limits,
         }
     }
@@ -139,6 +145,8 @@ pub(crate) enum KernelRefusal {
     Invalid(String),
     /// The kernel can't be started. Contains the end of the kernel's stderr.
     NoKernel(String),
+    /// The kernel ended during the request, and its variables are lost. Contains the reason.
+    KernelLost(String),
     /// The session's kernel is in this checkpoint.
     Checkpointed {
         session: String,

@@ -23,7 +23,8 @@
 //! too (`Check`); the event contains the time limit for the answer.
 //!
 //! A kernel that dies before it is ready is restarted immediately twice, then after delays that double
-//! ([`KERNEL_RESTART_BACKOFF`]). This module does not decide what callers read.
+//! ([`KERNEL_RESTART_BACKOFF`]). The state also holds what callers read after the next event: the namespace of a process
+//! that becomes ready, and the reason for a kill. The replies are in [`super::run_end`].
 
 use crate::backoff::Backoff;
 use std::time::Duration;
@@ -48,9 +49,10 @@ const KERNEL_RESTART_BACKOFF: Backoff = Backoff {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KernelPolicyState {
     /// A process was spawned and has not replied to its first request. `failed_starts`: number of consecutive failures
-    /// before.
+    /// before. `namespace`: what the process contains.
     Starting {
         failed_starts: u32,
+        namespace: StartNamespace,
     },
     Idle,
     /// A job runs.
@@ -60,10 +62,11 @@ pub(super) enum KernelPolicyState {
         interrupt_attempts: u8,
     },
     /// No code runs as far as the owner knows; a probe checks whether the kernel works.
-    Probing,
+    Probing(ProbeCause),
     /// Was sent a kill and has not exited yet.
     Killed {
         failed_starts: u32,
+        why: KillReason,
     },
     /// Waits before the next start.
     WaitingToRestart {
@@ -73,6 +76,38 @@ pub(super) enum KernelPolicyState {
     Detached,
     /// Is in a checkpoint; no process runs.
     Checkpointed,
+}
+
+/// The namespace of a process that becomes ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StartNamespace {
+    /// An empty namespace.
+    Empty,
+    /// The namespace from before.
+    Same,
+    /// The namespace of an earlier generation.
+    Restored,
+}
+
+/// Why a kernel is probed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ProbeCause {
+    /// The kernel was idle for a while.
+    Idle,
+    /// Code has stopped after an interrupt.
+    StoppedCode,
+}
+
+/// Why the companion kills a kernel. A later reason does not replace the first one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum KillReason {
+    IgnoredInterrupt,
+    NoProbeAnswer(ProbeCause),
+    NotStarted,
+    /// A restart or a shutdown was requested.
+    Requested,
+    /// The connection is useless. The owner knows the reason.
+    Broken,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,113 +147,131 @@ pub(super) enum KernelPolicyAction {
 }
 
 impl KernelPolicyState {
-    pub(super) const INITIAL_STATE: Self = Self::Starting { failed_starts: 0 };
+    pub(super) const INITIAL_STATE: Self = Self::starting(0, StartNamespace::Empty);
+
+    const fn starting(failed_starts: u32, namespace: StartNamespace) -> Self {
+        Self::Starting {
+            failed_starts,
+            namespace,
+        }
+    }
 
     pub(super) fn next_state(self, event: KernelPolicyEvent) -> (Self, Vec<KernelPolicyAction>) {
-        use KernelPolicyAction::{Interrupt, Kill, Probe, Spawn, StartTimer, StopTimer};
+        use KernelPolicyAction::{Probe, StartTimer, StopTimer};
+        use KernelPolicyEvent as Event;
         match (self, event) {
-            (Self::Starting { .. }, KernelPolicyEvent::Ready) => (Self::Idle, vec![StopTimer]),
-            (Self::Starting { failed_starts }, KernelPolicyEvent::TimerFired) => (
-                Self::Killed {
-                    failed_starts: failed_starts + 1,
-                },
-                vec![Kill, StartTimer(KERNEL_INTERRUPT_TIMEOUT)],
-            ),
-            (Self::Starting { failed_starts }, KernelPolicyEvent::Exited) => {
+            (Self::Starting { .. }, Event::Ready) => (Self::Idle, vec![StopTimer]),
+            (Self::Starting { failed_starts, .. }, Event::TimerFired) => {
+                Self::kill(failed_starts + 1, KillReason::NotStarted)
+            }
+            (Self::Starting { failed_starts, .. }, Event::Broken) => {
+                Self::kill(failed_starts + 1, KillReason::Broken)
+            }
+            (Self::Starting { failed_starts, .. }, Event::Restart) => {
+                Self::kill(failed_starts, KillReason::Requested)
+            }
+            (Self::Starting { failed_starts, .. }, Event::Exited) => {
                 Self::restart_after_failure(failed_starts + 1)
             }
-            (Self::Idle, KernelPolicyEvent::JobStarted) => (Self::Busy, vec![]),
-            (Self::Idle, KernelPolicyEvent::Check(time)) => {
-                (Self::Probing, vec![Probe, StartTimer(time)])
-            }
-            (Self::Busy, KernelPolicyEvent::Done) => (Self::Idle, vec![]),
-            (Self::Busy | Self::Stopping { .. }, KernelPolicyEvent::Detached) => {
+            (Self::Idle, Event::JobStarted) => (Self::Busy, vec![]),
+            (Self::Idle, Event::Check(time)) => (
+                Self::Probing(ProbeCause::Idle),
+                vec![Probe, StartTimer(time)],
+            ),
+            (Self::Busy, Event::Done) => (Self::Idle, vec![]),
+            (Self::Busy | Self::Stopping { .. }, Event::Detached) => {
                 (Self::Detached, vec![StopTimer])
             }
-            (Self::Detached, KernelPolicyEvent::Checkpointed) => (Self::Checkpointed, vec![]),
-            (Self::Detached, KernelPolicyEvent::Reattach) | (_, KernelPolicyEvent::Restore) => {
-                (Self::INITIAL_STATE, vec![StartTimer(KERNEL_HELLO_TIMEOUT)])
-            }
-            (Self::Checkpointed, KernelPolicyEvent::Restart) => (
-                Self::INITIAL_STATE,
-                vec![Spawn, StartTimer(KERNEL_HELLO_TIMEOUT)],
+            (Self::Detached, Event::Checkpointed) => (Self::Checkpointed, vec![]),
+            (Self::Detached, Event::Reattach) => Self::await_ready(StartNamespace::Same),
+            (_, Event::Restore) => Self::await_ready(StartNamespace::Restored),
+            (Self::Checkpointed, Event::Restart) => Self::spawn(0),
+            (Self::Busy, Event::Stop) => Self::interrupt(1),
+            (Self::Stopping { .. }, Event::Done) => (
+                Self::Probing(ProbeCause::StoppedCode),
+                vec![Probe, StartTimer(KERNEL_PROBE_TIMEOUT)],
             ),
-            (Self::Busy, KernelPolicyEvent::Stop) => (
-                Self::Stopping {
-                    interrupt_attempts: 1,
-                },
-                vec![Interrupt, StartTimer(KERNEL_INTERRUPT_TIMEOUT)],
-            ),
-            (Self::Stopping { .. }, KernelPolicyEvent::Done) => {
-                (Self::Probing, vec![Probe, StartTimer(KERNEL_PROBE_TIMEOUT)])
-            }
-            (Self::Probing, KernelPolicyEvent::Done) => (Self::Idle, vec![StopTimer]),
-            (Self::Stopping { interrupt_attempts }, KernelPolicyEvent::TimerFired)
+            (Self::Probing(_), Event::Done) => (Self::Idle, vec![StopTimer]),
+            (Self::Stopping { interrupt_attempts }, Event::TimerFired)
                 if interrupt_attempts < MAX_INTERRUPT_ATTEMPTS =>
             {
-                (
-                    Self::Stopping {
-                        interrupt_attempts: interrupt_attempts + 1,
-                    },
-                    vec![Interrupt, StartTimer(KERNEL_INTERRUPT_TIMEOUT)],
-                )
+                Self::interrupt(interrupt_attempts + 1)
             }
-            (Self::Stopping { .. } | Self::Probing, KernelPolicyEvent::TimerFired) => (
-                Self::Killed { failed_starts: 0 },
-                vec![Kill, StartTimer(KERNEL_INTERRUPT_TIMEOUT)],
-            ),
-            (Self::Killed { .. }, KernelPolicyEvent::TimerFired) => {
-                (self, vec![Kill, StartTimer(KERNEL_INTERRUPT_TIMEOUT)])
+            (Self::Stopping { .. }, Event::TimerFired) => {
+                Self::kill(0, KillReason::IgnoredInterrupt)
             }
-            (Self::Killed { failed_starts: 0 }, KernelPolicyEvent::Exited) => (
-                Self::INITIAL_STATE,
-                vec![Spawn, StartTimer(KERNEL_HELLO_TIMEOUT)],
-            ),
-            (Self::Killed { failed_starts }, KernelPolicyEvent::Exited) => {
-                Self::restart_after_failure(failed_starts)
+            (Self::Probing(cause), Event::TimerFired) => {
+                Self::kill(0, KillReason::NoProbeAnswer(cause))
             }
-            (Self::WaitingToRestart { failed_starts }, KernelPolicyEvent::TimerFired) => (
-                Self::Starting { failed_starts },
-                vec![Spawn, StartTimer(KERNEL_HELLO_TIMEOUT)],
-            ),
+            (Self::Killed { failed_starts, why }, Event::TimerFired) => {
+                Self::kill(failed_starts, why)
+            }
             (
-                Self::Idle | Self::Busy | Self::Stopping { .. } | Self::Probing,
-                KernelPolicyEvent::Exited,
-            ) => (
-                Self::INITIAL_STATE,
-                vec![Spawn, StartTimer(KERNEL_HELLO_TIMEOUT)],
-            ),
-            (Self::Starting { failed_starts }, KernelPolicyEvent::Restart) => (
-                Self::Killed { failed_starts },
-                vec![Kill, StartTimer(KERNEL_INTERRUPT_TIMEOUT)],
-            ),
-            (
-                Self::Idle | Self::Busy | Self::Stopping { .. } | Self::Probing,
-                KernelPolicyEvent::Broken | KernelPolicyEvent::Restart,
-            ) => (
-                Self::Killed { failed_starts: 0 },
-                vec![Kill, StartTimer(KERNEL_INTERRUPT_TIMEOUT)],
-            ),
-            (Self::Starting { failed_starts }, KernelPolicyEvent::Broken) => (
                 Self::Killed {
-                    failed_starts: failed_starts + 1,
+                    failed_starts: failed_starts @ 1..,
+                    ..
                 },
-                vec![Kill, StartTimer(KERNEL_INTERRUPT_TIMEOUT)],
-            ),
+                Event::Exited,
+            ) => Self::restart_after_failure(failed_starts),
+            (Self::WaitingToRestart { failed_starts }, Event::TimerFired | Event::Restart) => {
+                Self::spawn(failed_starts)
+            }
+            (
+                Self::Idle
+                | Self::Busy
+                | Self::Stopping { .. }
+                | Self::Probing(_)
+                | Self::Killed { .. },
+                Event::Exited,
+            ) => Self::spawn(0),
+            (Self::Idle | Self::Busy | Self::Stopping { .. } | Self::Probing(_), Event::Broken) => {
+                Self::kill(0, KillReason::Broken)
+            }
+            (
+                Self::Idle | Self::Busy | Self::Stopping { .. } | Self::Probing(_),
+                Event::Restart,
+            ) => Self::kill(0, KillReason::Requested),
             // Late events, such as the end of a cell whose process was just killed.
             (state, _) => (state, vec![]),
         }
     }
 
+    fn spawn(failed_starts: u32) -> (Self, Vec<KernelPolicyAction>) {
+        let actions = vec![
+            KernelPolicyAction::Spawn,
+            KernelPolicyAction::StartTimer(KERNEL_HELLO_TIMEOUT),
+        ];
+        (
+            Self::starting(failed_starts, StartNamespace::Empty),
+            actions,
+        )
+    }
+
+    /// Waits until an existing process is ready.
+    fn await_ready(namespace: StartNamespace) -> (Self, Vec<KernelPolicyAction>) {
+        let actions = vec![KernelPolicyAction::StartTimer(KERNEL_HELLO_TIMEOUT)];
+        (Self::starting(0, namespace), actions)
+    }
+
+    fn interrupt(interrupt_attempts: u8) -> (Self, Vec<KernelPolicyAction>) {
+        let actions = vec![
+            KernelPolicyAction::Interrupt,
+            KernelPolicyAction::StartTimer(KERNEL_INTERRUPT_TIMEOUT),
+        ];
+        (Self::Stopping { interrupt_attempts }, actions)
+    }
+
+    fn kill(failed_starts: u32, why: KillReason) -> (Self, Vec<KernelPolicyAction>) {
+        let actions = vec![
+            KernelPolicyAction::Kill,
+            KernelPolicyAction::StartTimer(KERNEL_INTERRUPT_TIMEOUT),
+        ];
+        (Self::Killed { failed_starts, why }, actions)
+    }
+
     fn restart_after_failure(failed_starts: u32) -> (Self, Vec<KernelPolicyAction>) {
         if failed_starts <= MAX_IMMEDIATE_RESTARTS {
-            return (
-                Self::Starting { failed_starts },
-                vec![
-                    KernelPolicyAction::Spawn,
-                    KernelPolicyAction::StartTimer(KERNEL_HELLO_TIMEOUT),
-                ],
-            );
+            return Self::spawn(failed_starts);
         }
         let delay = KERNEL_RESTART_BACKOFF.delay_after(failed_starts - MAX_IMMEDIATE_RESTARTS);
         (
@@ -233,20 +286,48 @@ impl KernelPolicyState {
             self,
             Self::Busy
                 | Self::Stopping { .. }
-                | Self::Probing
-                | Self::Killed { failed_starts: 0 }
+                | Self::Probing(ProbeCause::StoppedCode)
+                | Self::Killed {
+                    failed_starts: 0,
+                    ..
+                }
                 | Self::Detached
+        )
+    }
+
+    /// Whether the kernel executes nothing and answers, as far as the owner knows.
+    pub(super) fn is_idle(self) -> bool {
+        matches!(self, Self::Idle | Self::Probing(ProbeCause::Idle))
+    }
+
+    /// Whether a process that ends now was never ready.
+    pub(super) fn has_failed_to_start(self) -> bool {
+        matches!(
+            self,
+            Self::Starting { .. }
+                | Self::Killed {
+                    failed_starts: 1..,
+                    ..
+                }
         )
     }
 
     /// Whether the next start leaves out the packages that users installed.
     pub(super) fn is_next_start_plain(self) -> bool {
-        matches!(self, Self::Starting { failed_starts } if failed_starts >= MAX_IMMEDIATE_RESTARTS)
+        matches!(self, Self::Starting { failed_starts, .. } if failed_starts >= MAX_IMMEDIATE_RESTARTS)
     }
 
     /// Whether repeated starts have failed, so that callers get an error instead of waiting.
     pub(super) fn is_waiting_to_restart(self) -> bool {
         matches!(self, Self::WaitingToRestart { .. })
+    }
+
+    /// Why the companion kills the kernel; `None` when the kernel ends for another reason.
+    pub(super) fn kill_reason(self) -> Option<KillReason> {
+        match self {
+            Self::Killed { why, .. } => Some(why),
+            _ => None,
+        }
     }
 }
 

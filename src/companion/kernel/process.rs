@@ -288,6 +288,17 @@ impl KernelProcess {
         }
     }
 
+    /// Sends a query.
+    ///
+    /// # Errors
+    /// Those of [`KernelProcess::send_frame`].
+    pub(super) fn send_query(&mut self, query: &KernelQuery) -> io::Result<()> {
+        self.send_frame(&KernelQueryFrame {
+            id: "ask",
+            question: query,
+        })
+    }
+
     /// Interrupts the code in `kernel`, and the processes that it started at `since` or later: code that waits for a
     /// child in C would not wake otherwise.
     pub(super) fn interrupt(&self, kernel: i32, since: i64) {

@@ -56,10 +56,10 @@ const MAX_STDERR_TAIL_LINES: usize = 20;
 pub(super) struct KernelTemplate(mpsc::Sender<ForkPoolRequest>);
 
 #[derive(Debug)]
-struct ForkPoolRequest {
+pub(super) struct ForkPoolRequest {
     /// Without the packages that were installed at run time.
-    is_plain: bool,
-    spawned: oneshot::Sender<Result<SpawnedKernel>>,
+    pub(super) is_plain: bool,
+    pub(super) spawned: oneshot::Sender<Result<SpawnedKernel>>,
 }
 
 /// A kernel that was just forked or restored, before its first frame.
@@ -98,6 +98,13 @@ impl KernelTemplate {
         let (asks, mailbox) = mpsc::channel(64);
         tokio::spawn(ForkPool::new(settings).run(mailbox));
         Self(asks)
+    }
+
+    /// A template without a process, and the requests that it gets.
+    #[cfg(test)]
+    pub(super) fn without_process() -> (Self, mpsc::Receiver<ForkPoolRequest>) {
+        let (asks, requests) = mpsc::channel(64);
+        (Self(asks), requests)
     }
 
     /// Requests a kernel, forked in advance or now. `is_plain`: without the packages that were installed at run
@@ -404,7 +411,7 @@ impl StderrTail {
         lines.iter().cloned().collect::<Vec<_>>().join("\n")
     }
 
-    fn push_line(&self, line: String) {
+    pub(super) fn push_line(&self, line: String) {
         let mut lines = self.0.lock();
         if lines.len() == MAX_STDERR_TAIL_LINES {
             lines.pop_front();

@@ -55,6 +55,9 @@ impl From<KernelRefusal> for ApiRefusal {
                     .with_hint("`osctl logs` shows more")
                     .with_retry_after(1)
             }
+            R::KernelLost(why) => Self::new(S::SERVICE_UNAVAILABLE, "no_kernel", why)
+                .with_hint("`osctl logs` shows more")
+                .with_retry_after(1),
             R::Checkpointed {
                 session,
                 checkpoint,

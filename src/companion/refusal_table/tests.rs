@@ -34,6 +34,7 @@ fn kernel_refusals() -> Vec<KernelRefusal> {
         R::TooManySessions(7),
         R::Invalid("WHY".into()),
         R::NoKernel("WHY".into()),
+        R::KernelLost("WHY".into()),
         R::Checkpointed {
             session: "second".into(),
             checkpoint: "/data/criu/work/4".into(),

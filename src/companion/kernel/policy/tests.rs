@@ -1,6 +1,7 @@
 use super::{
     KERNEL_HELLO_TIMEOUT, KERNEL_INTERRUPT_TIMEOUT, KERNEL_PROBE_TIMEOUT, KERNEL_RESTART_BACKOFF,
-    KernelPolicyAction, KernelPolicyEvent, KernelPolicyState,
+    KernelPolicyAction, KernelPolicyEvent, KernelPolicyState, KillReason, ProbeCause,
+    StartNamespace,
 };
 
 fn apply_events(events: &[KernelPolicyEvent]) -> (KernelPolicyState, Vec<KernelPolicyAction>) {
@@ -59,7 +60,10 @@ fn an_interrupt_is_repeated_once_and_then_becomes_a_kill() {
     assert_eq!(
         apply_events(&events),
         (
-            KernelPolicyState::Killed { failed_starts: 0 },
+            KernelPolicyState::Killed {
+                failed_starts: 0,
+                why: KillReason::IgnoredInterrupt
+            },
             vec![
                 KernelPolicyAction::Kill,
                 KernelPolicyAction::StartTimer(KERNEL_INTERRUPT_TIMEOUT)
@@ -90,7 +94,7 @@ fn code_that_stopped_counts_as_stopped_after_a_probe_is_answered() {
     assert_eq!(
         apply_events(&events),
         (
-            KernelPolicyState::Probing,
+            KernelPolicyState::Probing(ProbeCause::StoppedCode),
             vec![
                 KernelPolicyAction::Probe,
                 KernelPolicyAction::StartTimer(super::KERNEL_PROBE_TIMEOUT)
@@ -100,7 +104,10 @@ fn code_that_stopped_counts_as_stopped_after_a_probe_is_answered() {
     events.push(KernelPolicyEvent::TimerFired);
     assert_eq!(
         apply_events(&events).0,
-        KernelPolicyState::Killed { failed_starts: 0 }
+        KernelPolicyState::Killed {
+            failed_starts: 0,
+            why: KillReason::NoProbeAnswer(ProbeCause::StoppedCode)
+        }
     );
     *events.last_mut().unwrap() = KernelPolicyEvent::Done;
     assert_eq!(
@@ -123,7 +130,10 @@ fn an_idle_kernel_that_does_not_answer_is_replaced() {
     *events.last_mut().unwrap() = KernelPolicyEvent::TimerFired;
     assert_eq!(
         apply_events(&events).0,
-        KernelPolicyState::Killed { failed_starts: 0 }
+        KernelPolicyState::Killed {
+            failed_starts: 0,
+            why: KillReason::NoProbeAnswer(ProbeCause::Idle)
+        }
     );
     let busy = [
         KernelPolicyEvent::Ready,
@@ -155,7 +165,7 @@ fn checkpointed_kernel_needs_request() {
     assert_eq!(
         reattached,
         (
-            KernelPolicyState::INITIAL_STATE,
+            KernelPolicyState::starting(0, StartNamespace::Same),
             vec![KernelPolicyAction::StartTimer(KERNEL_HELLO_TIMEOUT)]
         )
     );
@@ -175,7 +185,7 @@ fn checkpointed_kernel_needs_request() {
     assert_eq!(
         restored,
         (
-            KernelPolicyState::INITIAL_STATE,
+            KernelPolicyState::starting(0, StartNamespace::Restored),
             vec![KernelPolicyAction::StartTimer(KERNEL_HELLO_TIMEOUT)]
         )
     );
@@ -284,4 +294,63 @@ fn every_exit_leads_to_start_or_delay() {
             }
         }
     }
+}
+
+#[test]
+fn each_start_names_the_namespace_of_its_process() {
+    let ready = [KernelPolicyEvent::Ready, KernelPolicyEvent::JobStarted];
+    let detached = [&ready[..], &[KernelPolicyEvent::Detached]].concat();
+    let cases = [
+        (&ready[..], KernelPolicyEvent::Exited, StartNamespace::Empty),
+        (
+            &ready[..],
+            KernelPolicyEvent::Restore,
+            StartNamespace::Restored,
+        ),
+        (
+            &detached[..],
+            KernelPolicyEvent::Reattach,
+            StartNamespace::Same,
+        ),
+        (
+            &detached[..],
+            KernelPolicyEvent::Restore,
+            StartNamespace::Restored,
+        ),
+    ];
+    for (before, event, expected) in cases {
+        let (state, _) = apply_events(&[before, &[event]].concat());
+        assert_eq!(state, KernelPolicyState::starting(0, expected));
+        // A process that ends before it is ready leaves nothing.
+        let (state, _) = state.next_state(KernelPolicyEvent::Exited);
+        assert_eq!(state, KernelPolicyState::starting(1, StartNamespace::Empty));
+    }
+}
+
+#[test]
+fn the_first_reason_of_a_kill_stays() {
+    let broken = [KernelPolicyEvent::Ready, KernelPolicyEvent::Broken];
+    for event in [
+        KernelPolicyEvent::Restart,
+        KernelPolicyEvent::Broken,
+        KernelPolicyEvent::TimerFired,
+        KernelPolicyEvent::Stop,
+    ] {
+        let (state, _) = apply_events(&[&broken[..], &[event]].concat());
+        assert_eq!(state.kill_reason(), Some(KillReason::Broken));
+    }
+    let requested = apply_events(&[KernelPolicyEvent::Restart]).0;
+    assert_eq!(requested.kill_reason(), Some(KillReason::Requested));
+    let silent = apply_events(&[KernelPolicyEvent::TimerFired]).0;
+    assert_eq!(silent.kill_reason(), Some(KillReason::NotStarted));
+    assert!(silent.has_failed_to_start() && !requested.has_failed_to_start());
+}
+
+#[test]
+fn a_restart_ends_the_wait_for_the_next_start() {
+    let failed = [KernelPolicyEvent::Exited; 3];
+    assert!(apply_events(&failed).0.is_waiting_to_restart());
+    let (state, actions) = apply_events(&[&failed[..], &[KernelPolicyEvent::Restart]].concat());
+    assert_eq!(state, KernelPolicyState::starting(3, StartNamespace::Empty));
+    assert!(actions.contains(&KernelPolicyAction::Spawn));
 }

@@ -20,6 +20,7 @@ fn without_python(folder: &Path) -> KernelSettings {
         record_folder: folder.join("data"),
         restore_source: Arc::new(StoredGenerations::new(folder.join("cryo"))),
         output_folder: folder.join("runs"),
+        cgroup_folder: folder.to_owned(),
         run_store: RunStore::disabled(),
         limits: SessionLimits {
             max_sessions: 8,

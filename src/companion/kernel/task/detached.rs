@@ -5,22 +5,10 @@ use super::{KernelOwner, reap_process};
 use crate::companion::kernel::detached::{DetachResolution, DetachedKernel, RestoredKernel};
 use crate::companion::kernel::policy::KernelPolicyEvent;
 use crate::companion::kernel::process::KernelProcess;
-use crate::companion::kernel::{KernelAnswer, KernelAnswerSender, KernelRefusal};
-use crate::protocol::kernel::KernelReport;
+use crate::companion::kernel::{KernelAnswerSender, KernelRefusal};
 use std::future::pending;
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::RecvError;
-
-/// The namespace of a process that is about to be ready.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum StartAction {
-    /// An empty namespace.
-    New,
-    /// The namespace from before.
-    Same,
-    /// The namespace of an earlier generation.
-    Restored,
-}
 
 /// Waits for the decision about a detached kernel; waits forever if no kernel is detached.
 pub(super) async fn wait_resolution(
@@ -35,23 +23,31 @@ pub(super) async fn wait_resolution(
 impl KernelOwner {
     /// Completes the detaching after the kernel has agreed to close its connection.
     pub(super) async fn detach_kernel(&mut self) {
-        self.run_deadline = None;
+        if let Some(current) = &mut self.current_job {
+            current.deadline = None;
+        }
         self.drain_output().await;
-        let parted = match &mut self.process {
+        let parted = match &mut self.kernel.process {
             Some(process) => process.detach().await,
             None => return,
         };
         if let Err(why) = parted {
-            self.end_reason = Some(format!("the kernel did not release its connection: {why}"));
-            return self.apply_event(KernelPolicyEvent::Broken);
+            return self.break_kernel(format!("the kernel did not release its connection: {why}"));
         }
         // An interrupt has no purpose any more: the job has ended.
-        self.stop_reason = None;
+        if let Some(current) = &mut self.current_job {
+            current.stop_reason = None;
+        }
         let (resolution, decision) = oneshot::channel();
         self.resolution = Some(decision);
         self.apply_event(KernelPolicyEvent::Detached);
-        let known = (&self.process, &self.hello, &mut self.current_job);
-        let (Some(process), Some(hello), Some(KernelJob::Detach { done })) = known else {
+        let kernel = &self.kernel;
+        let (Some(process), Some(hello)) = (&kernel.process, &kernel.hello) else {
+            return;
+        };
+        let Some(KernelJob::Detach { done }) =
+            self.current_job.as_mut().map(|current| &mut current.job)
+        else {
             return;
         };
         let detached = DetachedKernel {
@@ -59,7 +55,7 @@ impl KernelOwner {
             supervisor_pid: process.root_pid().unwrap_or_default(),
             socket: process.socket_path().unwrap_or_default(),
             generation: self.generation_store.generation(),
-            counts: self.counts,
+            counts: self.usage.counts,
             python: hello.python.clone(),
             body_version: hello.body_version.clone(),
             resolution,
@@ -74,32 +70,30 @@ impl KernelOwner {
         self.current_job = None;
         match decision {
             Ok(DetachResolution::Checkpointed(checkpoint, done)) => {
-                if let Some(process) = self.process.take() {
+                if let Some(process) = self.kernel.process.take() {
                     reap_process(process, false).await;
                 }
-                self.hello = None;
+                self.kernel.hello = None;
                 self.checkpoint = Some(checkpoint);
                 self.apply_event(KernelPolicyEvent::Checkpointed);
                 let refusal = self.checkpointed_refusal();
-                for job in std::mem::take(&mut self.queue) {
-                    self.abandon_job(job, &refusal);
-                }
+                self.abandon_queue(&refusal);
                 // The caller may have disconnected.
                 let _ = done.send(());
             }
             decision => {
                 if let Ok(DetachResolution::Reattach(done)) = decision {
-                    self.attach_waiter = Some(done);
+                    self.waiters.attach = Some(done);
                 }
-                self.process.iter_mut().for_each(KernelProcess::reattach);
-                self.start_action = StartAction::Same;
+                let process = self.kernel.process.iter_mut();
+                process.for_each(KernelProcess::reattach);
                 self.apply_event(KernelPolicyEvent::Reattach);
             }
         }
         let report = self
             .generation_store
             .peek_report(self.generation_store.generation(), None);
-        self.answer_interrupts(&report);
+        self.waiters.answer_interrupts(&report);
     }
 
     /// The refusal of requests while the kernel is in a checkpoint.
@@ -123,27 +117,18 @@ impl KernelOwner {
             // Dropping the restored process ends it.
             return drop(done.send(Err(KernelRefusal::Busy)));
         }
-        if let Some(old) = self.process.take() {
+        if let Some(old) = self.kernel.process.take() {
             tokio::spawn(reap_process(old, true));
         }
-        self.answer_attach_waiter(Err(KernelRefusal::NoKernel(
+        self.waiters.answer_attach(Err(KernelRefusal::NoKernel(
             "another kernel replaced it".into(),
         )));
         let RestoredKernel { spawned } = restored;
-        self.process = Some(KernelProcess::from_restored(spawned, &self.session));
+        self.kernel.process = Some(KernelProcess::from_restored(spawned, &self.session));
         // These fields belong to the old process.
-        (self.hello, self.end_reason, self.stop_reason) = (None, None, None);
-        self.is_plain = false;
-        self.start_action = StartAction::Restored;
-        self.attach_waiter = Some(done);
+        (self.kernel.hello, self.kernel.is_plain) = (None, false);
+        self.kernel.broken_reason.clear();
+        self.waiters.attach = Some(done);
         self.apply_event(KernelPolicyEvent::Restore);
-    }
-
-    /// Answers the caller that waits for a detached or restored kernel.
-    pub(super) fn answer_attach_waiter(&mut self, how: Result<KernelReport, KernelRefusal>) {
-        if let Some(done) = self.attach_waiter.take() {
-            // The caller may have disconnected.
-            let _ = done.send(how.map(KernelAnswer::without_value));
-        }
     }
 }

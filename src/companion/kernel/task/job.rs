@@ -1,12 +1,17 @@
 //! A job of the kernel, its outcome, and the refusal of a message that does not become a job.
 
+use crate::companion::descendants;
 use crate::companion::kernel::connection::{KernelCellOutcome, KernelQuery};
 use crate::companion::kernel::detached::DetachedKernel;
+use crate::companion::kernel::exit_reason::StopReason;
 use crate::companion::kernel::{KernelAnswer, KernelMessage, KernelRefusal, KernelRun};
+use crate::companion::runs::SpillFiles;
 use crate::protocol::kernel::RunError;
 use serde_json::Value;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 /// A request that the process executes or that is queued.
 #[derive(Debug)]
@@ -37,6 +42,42 @@ impl KernelJob {
             Self::Run(_) => true,
             Self::Query { query, .. } => query.changes_namespace(),
             Self::Detach { .. } => false,
+        }
+    }
+}
+
+/// The job that the process executes.
+#[derive(Debug)]
+pub(super) struct CurrentJob {
+    pub(super) job: KernelJob,
+    /// The outcome, while the kernel is probed.
+    pub(super) outcome: Option<KernelJobOutcome>,
+    /// Why the job is to end early; the first reason counts.
+    pub(super) stop_reason: Option<StopReason>,
+    /// The exception that the interrupted code raised.
+    pub(super) interrupted_error: Option<RunError>,
+    /// When the time of the job ends, and its time limit in seconds.
+    pub(super) deadline: Option<(Instant, f64)>,
+    /// Output that exceeds the memory limit.
+    pub(super) spill_files: SpillFiles,
+    /// When the job started, on the clock of process start times.
+    pub(super) started_ticks: i64,
+    /// When the job was sent.
+    pub(super) sent_at: std::time::Instant,
+}
+
+impl CurrentJob {
+    /// A job that starts now.
+    pub(super) fn start(job: KernelJob, time_limit: Option<(Duration, f64)>) -> Self {
+        Self {
+            job,
+            outcome: None,
+            stop_reason: None,
+            interrupted_error: None,
+            deadline: time_limit.map(|(limit, seconds)| (Instant::now() + limit, seconds)),
+            spill_files: SpillFiles::default(),
+            started_ticks: descendants::read_boot_ticks(),
+            sent_at: std::time::Instant::now(),
         }
     }
 }

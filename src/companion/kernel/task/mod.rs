@@ -3,30 +3,28 @@
 mod detached;
 mod events;
 mod job;
+mod job_end;
 mod jobs;
 mod restore;
 mod shutdown;
 mod timers;
 mod view;
+mod waiters;
 
 use crate::companion::kernel::checkpoint::{KernelCheckpoint, SessionRestoring};
-use crate::companion::kernel::connection::{
-    KernelCounts, KernelHello, KernelQuery, KernelQueryFrame,
-};
+use crate::companion::kernel::connection::{KernelCounts, KernelHello, KernelQuery};
 use crate::companion::kernel::detached::DetachResolution;
 use crate::companion::kernel::exit_reason::{ExitHistory, StopReason};
 use crate::companion::kernel::generation_store::GenerationStore;
-use crate::companion::kernel::policy::{KernelPolicyAction, KernelPolicyEvent, KernelPolicyState};
+use crate::companion::kernel::policy::{
+    KERNEL_HELLO_TIMEOUT, KernelPolicyAction, KernelPolicyEvent, KernelPolicyState,
+};
 use crate::companion::kernel::process::{KernelProcess, ProcessEvent};
 use crate::companion::kernel::run_count::RunCount;
 use crate::companion::kernel::template::KernelTemplate;
-use crate::companion::kernel::{
-    KernelAnswer, KernelMessage, KernelRefusal, KernelSettings, KernelView,
-};
-use crate::companion::runs::SpillFiles;
-use crate::protocol::kernel::{KernelReport, RunError};
-use detached::{StartAction, wait_resolution};
-use job::{KernelJob, KernelJobOutcome, refuse_message};
+use crate::companion::kernel::{KernelMessage, KernelRefusal, KernelSettings, KernelView};
+use detached::wait_resolution;
+use job::{CurrentJob, KernelJob, refuse_message};
 use restore::KernelRestore;
 use shutdown::KernelShutdownState;
 use std::collections::VecDeque;
@@ -36,6 +34,7 @@ use std::time::Duration;
 use timers::{spin_briefly, wait_until};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout};
+use waiters::KernelWaiters;
 
 /// Time limit of a supervisor to end its processes; a supervisor that exceeds the limit is killed.
 const KERNEL_REAP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -50,62 +49,51 @@ pub(super) struct KernelOwner {
     /// Number of runs that the session has started in all generations.
     run_count: RunCount,
     state: KernelPolicyState,
-    process: Option<KernelProcess>,
     /// When the timer of the policy fires.
     timer: Option<Instant>,
-    current_job: Option<KernelJob>,
-    /// Outcome of the current job, while the kernel is probed.
-    job_outcome: Option<KernelJobOutcome>,
-    /// The exception that the interrupted code raised.
-    interrupted_error: Option<RunError>,
-    /// Output of the current run that exceeds the memory limit.
-    spill_files: SpillFiles,
+    kernel: CurrentKernel,
+    current_job: Option<CurrentJob>,
+    queue: VecDeque<KernelJob>,
+    waiters: KernelWaiters,
+    usage: KernelUsage,
+    /// Delivers the decision about a detached kernel.
+    resolution: Option<oneshot::Receiver<DetachResolution>>,
+    /// The checkpoint that contains the kernel, until another kernel exists.
+    checkpoint: Option<KernelCheckpoint>,
+    /// Whether the machine has a second processor for the kernel.
+    can_spin: bool,
+    shutdown_state: KernelShutdownState,
+    /// Whether the session ends, and not the companion.
+    is_deleted: bool,
+    restore: KernelRestore,
+}
+
+/// The process, what it has told about itself, and why processes ended.
+struct CurrentKernel {
+    process: Option<KernelProcess>,
+    hello: Option<KernelHello>,
+    /// Whether the kernel runs without the packages that were installed at run time.
+    is_plain: bool,
+    /// Why the connection is useless.
+    broken_reason: String,
+    exit_history: ExitHistory,
+    /// Why the last process that was never ready ended.
+    last_failure: String,
+}
+
+/// What the session has done.
+struct KernelUsage {
+    counts: KernelCounts,
+    /// Execution count when the namespace was last emptied.
+    reset_execution_count: u64,
     /// Time of the last request or answer.
     last_used: Instant,
     /// Time when the namespace may last have changed.
     last_changed: Instant,
-    /// Callers that wait for the end of the job that they interrupted.
-    interrupt_waiters: Vec<oneshot::Sender<KernelReport>>,
-    /// Callers that wait for a restart.
-    restart_waiters: Vec<oneshot::Sender<Result<KernelAnswer, KernelRefusal>>>,
-    /// Delivers the decision about a detached kernel.
-    resolution: Option<oneshot::Receiver<DetachResolution>>,
-    /// The namespace of the process when it is ready.
-    start_action: StartAction,
-    /// The caller that waits for a detached or checkpointed kernel.
-    attach_waiter: Option<oneshot::Sender<Result<KernelAnswer, KernelRefusal>>>,
-    /// The checkpoint that contains the kernel, until another kernel exists.
-    checkpoint: Option<KernelCheckpoint>,
-    /// When the current job was sent.
-    sent_at: Instant,
-    /// Whether the machine has a second processor for the kernel.
-    can_spin: bool,
-    /// When the current job started, on the clock of process start times.
-    started_ticks: i64,
-    /// When the time of the current run ends, and its time limit in seconds.
-    run_deadline: Option<(Instant, f64)>,
-    stop_reason: Option<StopReason>,
-    queue: VecDeque<KernelJob>,
-    hello: Option<KernelHello>,
-    /// Whether the kernel runs without the packages that were installed at run time.
-    is_plain: bool,
-    counts: KernelCounts,
-    /// Execution count when the namespace was last emptied.
-    reset_execution_count: u64,
-    exit_history: ExitHistory,
-    shutdown_state: KernelShutdownState,
-    /// Callers that wait until nothing runs any more.
-    quiescence_waiters: Vec<oneshot::Sender<()>>,
-    /// Whether the session ends, and not the companion.
-    is_deleted: bool,
-    last_failure: String,
-    /// Why the companion ends the process.
-    end_reason: Option<String>,
     /// Bytes of output since the last run.
     stray_output_bytes: usize,
     /// Bytes that a long query has moved up to now.
     transferred_bytes: u64,
-    restore: KernelRestore,
 }
 
 impl KernelOwner {
@@ -116,6 +104,7 @@ impl KernelOwner {
         mailbox: mpsc::Receiver<KernelMessage>,
         restoring: Option<SessionRestoring>,
     ) -> (Self, watch::Receiver<KernelView>) {
+        let exit_history = ExitHistory::new(&settings.cgroup_folder);
         let generation_store = GenerationStore::open(&settings.record_folder, session);
         let run_count = RunCount::open(&settings.record_folder, session);
         let last_used = Instant::now();
@@ -161,38 +150,31 @@ impl KernelOwner {
             generation_store,
             run_count,
             state,
-            process: None,
             timer: None,
+            kernel: CurrentKernel {
+                process: None,
+                hello: None,
+                is_plain: false,
+                broken_reason: String::new(),
+                exit_history,
+                last_failure: String::new(),
+            },
             current_job: None,
-            job_outcome: None,
-            interrupted_error: None,
-            spill_files: SpillFiles::default(),
-            last_used,
-            last_changed: last_used,
-            interrupt_waiters: Vec::new(),
-            restart_waiters: Vec::new(),
-            resolution: None,
-            start_action: StartAction::New,
-            attach_waiter: None,
-            checkpoint,
-            sent_at: Instant::now(),
-            can_spin: available_parallelism().is_ok_and(|n| n.get() > 1),
-            started_ticks: 0,
-            run_deadline: None,
-            stop_reason: None,
             queue: VecDeque::new(),
-            hello: None,
-            is_plain: false,
-            counts: KernelCounts::default(),
-            reset_execution_count: 0,
-            exit_history: ExitHistory::new(),
+            waiters: KernelWaiters::default(),
+            usage: KernelUsage {
+                counts: KernelCounts::default(),
+                reset_execution_count: 0,
+                last_used,
+                last_changed: last_used,
+                stray_output_bytes: 0,
+                transferred_bytes: 0,
+            },
+            resolution: None,
+            checkpoint,
+            can_spin: available_parallelism().is_ok_and(|n| n.get() > 1),
             shutdown_state: KernelShutdownState::Running,
-            quiescence_waiters: Vec::new(),
             is_deleted: false,
-            last_failure: String::new(),
-            end_reason: None,
-            stray_output_bytes: 0,
-            transferred_bytes: 0,
             restore,
         };
         owner.publish_view();
@@ -204,7 +186,7 @@ impl KernelOwner {
         if self.state != KernelPolicyState::Checkpointed {
             self.perform_actions(vec![
                 KernelPolicyAction::Spawn,
-                KernelPolicyAction::StartTimer(super::policy::KERNEL_HELLO_TIMEOUT),
+                KernelPolicyAction::StartTimer(KERNEL_HELLO_TIMEOUT),
             ]);
         }
         loop {
@@ -213,6 +195,14 @@ impl KernelOwner {
             if self.is_finished() {
                 break;
             }
+            let job = self.current_job.as_ref();
+            let run_deadline = job.and_then(|job| job.deadline).map(|(at, _)| at);
+            // A job that is already being stopped is not stopped again.
+            let grace_end = self
+                .shutdown_state
+                .run_deadline()
+                .filter(|_| job.is_none_or(|job| job.stop_reason.is_none()));
+            let sent_at = job.filter(|_| self.can_spin).map(|job| job.sent_at);
             tokio::select! {
                 biased;
                 message = self.mailbox.recv() => match message {
@@ -221,19 +211,17 @@ impl KernelOwner {
                 },
                 // Timers come before output; a flood of output would delay them.
                 () = wait_until(self.timer) => self.handle_timer(),
-                () = wait_until(self.run_deadline.map(|(at, _)| at)) => self.handle_run_timeout(),
-                () = wait_until(self.shutdown_state.run_deadline().filter(|_| self.stop_reason.is_none())) => self.handle_grace_timeout(),
+                () = wait_until(run_deadline) => self.handle_run_timeout(),
+                () = wait_until(grace_end) => self.handle_grace_timeout(),
                 decision = wait_resolution(&mut self.resolution) => self.resolve_detached(decision).await,
                 // The holder of a detached kernel reports its exit.
-                event = next_process_event(&mut self.process), if self.resolution.is_none() => self.handle_event(event).await,
-                never = spin_briefly(self.sent_at), if self.can_spin && self.current_job.is_some() =>
-                    match never {},
+                event = next_process_event(&mut self.kernel.process), if self.resolution.is_none() => self.handle_event(event).await,
+                never = spin_briefly(sent_at) => match never {},
             }
             self.start_next_job();
         }
-        if let Some(process) = self.process.take() {
-            let is_idle = self.state == KernelPolicyState::Idle || self.is_probing_idle_kernel();
-            reap_process(process, is_idle).await;
+        if let Some(process) = self.kernel.process.take() {
+            reap_process(process, self.state.is_idle()).await;
         }
         self.run_count.sync_and_close();
         // Callers that wait for the end are informed only now.
@@ -246,29 +234,40 @@ impl KernelOwner {
 
     fn handle_timer(&mut self) {
         self.timer = None;
-        if self.is_probing_idle_kernel() {
-            self.end_reason = Some("the idle kernel did not answer a probe".into());
-        } else if self.state == KernelPolicyState::Probing {
-            self.end_reason =
-                Some("the kernel did not answer a probe after its code had stopped".into());
-        }
         self.apply_event(KernelPolicyEvent::TimerFired);
     }
 
     fn handle_run_timeout(&mut self) {
-        if let Some((_, seconds)) = self.run_deadline.take() {
-            self.stop_reason.get_or_insert(StopReason::Timeout(seconds));
-            self.apply_event(KernelPolicyEvent::Stop);
+        let deadline = self
+            .current_job
+            .as_mut()
+            .and_then(|job| job.deadline.take());
+        if let Some((_, seconds)) = deadline {
+            self.stop_job(StopReason::Timeout(seconds));
         }
     }
 
     fn handle_grace_timeout(&mut self) {
         self.shutdown_state = self.shutdown_state.mark_overdue();
-        self.stop_reason = self.current_job.is_some().then_some(StopReason::Shutdown);
-        for job in std::mem::take(&mut self.queue) {
-            self.abandon_job(job, &KernelRefusal::ShuttingDown);
+        self.abandon_queue(&KernelRefusal::ShuttingDown);
+        self.stop_job(StopReason::Shutdown);
+    }
+
+    /// Asks the current job to stop. The first reason counts.
+    fn stop_job(&mut self, why: StopReason) {
+        if let Some(job) = &mut self.current_job {
+            job.stop_reason.get_or_insert(why);
         }
         self.apply_event(KernelPolicyEvent::Stop);
+    }
+
+    /// Ends the process because its connection is useless.
+    fn break_kernel(&mut self, why: String) {
+        // A kernel that is being killed has its reason already.
+        if self.state.kill_reason().is_none() {
+            self.kernel.broken_reason = why;
+        }
+        self.apply_event(KernelPolicyEvent::Broken);
     }
 
     fn is_finished(&self) -> bool {
@@ -288,13 +287,9 @@ impl KernelOwner {
         self.state = state;
         self.perform_actions(actions);
         if self.state.is_waiting_to_restart() {
-            let refusal = KernelRefusal::NoKernel(self.last_failure.clone());
-            for job in std::mem::take(&mut self.queue) {
-                self.abandon_job(job, &refusal);
-            }
-            for waiting in std::mem::take(&mut self.restart_waiters) {
-                let _ = waiting.send(Err(refusal.clone()));
-            }
+            let refusal = KernelRefusal::NoKernel(self.kernel.last_failure.clone());
+            self.abandon_queue(&refusal);
+            self.waiters.refuse_restarts(&refusal);
         }
     }
 
@@ -307,22 +302,21 @@ impl KernelOwner {
                         && self.has_no_jobs() => {}
                 KernelPolicyAction::Spawn => self.spawn_process(),
                 KernelPolicyAction::Probe => {
-                    let probe = KernelQueryFrame {
-                        id: "probe",
-                        question: &KernelQuery::Probe,
-                    };
                     // A probe that can't be sent is not answered, and the timer ends the kernel.
-                    self.process
-                        .iter_mut()
-                        .for_each(|p| drop(p.send_frame(&probe)));
+                    let process = self.kernel.process.iter_mut();
+                    process.for_each(|process| drop(process.send_query(&KernelQuery::Probe)));
                 }
                 KernelPolicyAction::Interrupt => {
-                    if let (Some(process), Some(hello)) = (&self.process, &self.hello) {
-                        process.interrupt(hello.pid, self.started_ticks);
+                    let CurrentKernel { process, hello, .. } = &self.kernel;
+                    if let (Some(process), Some(hello), Some(job)) =
+                        (process, hello, &self.current_job)
+                    {
+                        process.interrupt(hello.pid, job.started_ticks);
                     }
                 }
                 KernelPolicyAction::Kill => {
-                    self.process.iter_mut().for_each(KernelProcess::end_process)
+                    let process = self.kernel.process.iter_mut();
+                    process.for_each(KernelProcess::end_process);
                 }
                 KernelPolicyAction::StartTimer(time) => self.timer = Some(Instant::now() + time),
                 KernelPolicyAction::StopTimer => self.timer = None,
@@ -331,14 +325,14 @@ impl KernelOwner {
     }
 
     fn spawn_process(&mut self) {
-        self.is_plain = self.state.is_next_start_plain();
-        if self.is_plain {
+        let is_plain = self.state.is_next_start_plain();
+        if is_plain {
             tracing::warn!(
                 "the companion starts the kernel without the packages installed at run time"
             );
         }
-        let process = KernelProcess::start(&self.template, &self.session, self.is_plain);
-        self.process = Some(process);
+        let process = KernelProcess::start(&self.template, &self.session, is_plain);
+        (self.kernel.process, self.kernel.is_plain) = (Some(process), is_plain);
     }
 }
 

@@ -176,15 +176,14 @@ impl KernelOwner {
     /// The origin of a reloaded state, with the generations that were skipped.
     pub(super) fn restored_origin(&mut self, folder: &Path, value: &Value) -> Option<RestoredFrom> {
         let source = &self.settings.restore_source;
+        let tried = std::mem::take(&mut self.restore.skipped);
         let mut from = source.describe_restored(folder, value, &self.settings.record_folder)?;
         if self.restore.is_running() {
             from.skipped = source.damaged_generations_above(&from.name, from.generation);
-            let tried = self.restore.skipped.iter();
-            from.skipped
-                .extend(tried.filter(|t| t.generation > from.generation).cloned());
+            let newer = tried.into_iter().filter(|t| t.generation > from.generation);
+            from.skipped.extend(newer);
             source.write_reload_record(folder, &self.session, &from);
         }
-        self.restore.clear_failures();
         let session = &self.session;
         let (generation, lost) = (from.generation, from.lost_count);
         tracing::info!(

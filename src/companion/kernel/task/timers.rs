@@ -13,8 +13,8 @@ const REPLY_SPIN_TIMEOUT: Duration = Duration::from_micros(400);
 
 /// Yields for a moment, then sleeps forever; the other work of the thread continues. The spin yields the processor: the
 /// kernel itself may wait for this processor when the others are busy.
-pub(super) async fn spin_briefly(since: Instant) -> Infallible {
-    while since.elapsed() < REPLY_SPIN_TIMEOUT {
+pub(super) async fn spin_briefly(since: Option<std::time::Instant>) -> Infallible {
+    while since.is_some_and(|since| since.elapsed() < REPLY_SPIN_TIMEOUT) {
         std::thread::yield_now();
         yield_now().await;
     }

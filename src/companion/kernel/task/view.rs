@@ -2,7 +2,7 @@
 
 use super::KernelOwner;
 use crate::companion::kernel::KernelView;
-use crate::companion::kernel::policy::KernelPolicyState;
+use crate::companion::kernel::policy::{KernelPolicyState, ProbeCause};
 use crate::companion::kernel::process::KernelProcess;
 
 impl KernelOwner {
@@ -10,25 +10,26 @@ impl KernelOwner {
         let checkpoint = self.checkpoint.as_ref();
         let checkpoint = checkpoint.filter(|_| self.state == KernelPolicyState::Checkpointed);
         let checkpoint = checkpoint.map(|checkpoint| checkpoint.id.clone());
-        let is_started =
-            self.hello.is_some() && !matches!(self.state, KernelPolicyState::Starting { .. });
+        let is_started = self.kernel.hello.is_some()
+            && !matches!(self.state, KernelPolicyState::Starting { .. });
         let ready = is_started && !self.restore.is_running();
+        let kernel = &self.kernel;
         let fresh = KernelView {
             ready: ready || checkpoint.is_some(),
             checkpoint,
             detail: self.describe_state(),
-            busy: self.state.is_busy() && !self.is_probing_idle_kernel(),
+            busy: self.state.is_busy(),
             queued: self.queue.len(),
-            counts: self.counts,
-            reset_execution_count: self.reset_execution_count,
+            counts: self.usage.counts,
+            reset_execution_count: self.usage.reset_execution_count,
             report: self
                 .generation_store
                 .peek_report(self.generation_store.generation(), None),
-            python: self.hello.as_ref().map(|h| h.python.clone()),
-            root_pid: self.process.as_ref().and_then(KernelProcess::root_pid),
-            last_used: self.last_used,
-            last_changed: self.last_changed,
-            transferred_bytes: self.transferred_bytes,
+            python: kernel.hello.as_ref().map(|hello| hello.python.clone()),
+            root_pid: kernel.process.as_ref().and_then(KernelProcess::root_pid),
+            last_used: self.usage.last_used,
+            last_changed: self.usage.last_changed,
+            transferred_bytes: self.usage.transferred_bytes,
         };
         self.view.send_if_modified(|old| {
             let changed = *old != fresh;
@@ -37,16 +38,11 @@ impl KernelOwner {
         });
     }
 
-    /// Whether an idle kernel is being probed.
-    pub(super) fn is_probing_idle_kernel(&self) -> bool {
-        self.state == KernelPolicyState::Probing && self.current_job.is_none()
-    }
-
     fn describe_state(&self) -> String {
         match self.state {
             KernelPolicyState::Starting { .. } => "starting".into(),
-            KernelPolicyState::Probing if self.is_probing_idle_kernel() => "idle".into(),
-            KernelPolicyState::Idle if self.is_plain => {
+            KernelPolicyState::Probing(ProbeCause::Idle) => "idle".into(),
+            KernelPolicyState::Idle if self.kernel.is_plain => {
                 "idle, without the packages installed at run time, with which it did not start"
                     .into()
             }
@@ -56,14 +52,13 @@ impl KernelOwner {
             },
             KernelPolicyState::Busy if self.restore.is_running() => "reloading variables".into(),
             KernelPolicyState::Busy => "executing".into(),
-            KernelPolicyState::Stopping { .. } | KernelPolicyState::Probing => {
-                "being interrupted".into()
-            }
+            KernelPolicyState::Stopping { .. }
+            | KernelPolicyState::Probing(ProbeCause::StoppedCode) => "being interrupted".into(),
             KernelPolicyState::Killed { .. } => "stopping".into(),
             KernelPolicyState::Detached => "being checkpointed".into(),
             KernelPolicyState::Checkpointed => "checkpointed".into(),
             KernelPolicyState::WaitingToRestart { .. } => {
-                format!("can't be started, retrying: {}", self.last_failure)
+                format!("can't be started, retrying: {}", self.kernel.last_failure)
             }
         }
     }
