@@ -161,7 +161,9 @@ impl CommandContext {
         let file = file
             .inspect_err(|error| self.warn_once(describe_unread_config(error)))
             .ok();
-        let (resolved, error) = ResolvedConfig::load_ignoring_bad_project(file, project, flags)?;
+        let name = &self.instance.name;
+        let (resolved, error) =
+            ResolvedConfig::load_ignoring_bad_project(file, project, name, flags)?;
         self.warn_of(&resolved);
         Ok((resolved, error))
     }
@@ -177,7 +179,8 @@ impl CommandContext {
         flags: Vec<(&str, Value)>,
     ) -> Result<ResolvedConfig> {
         self.check_config_exists()?;
-        let resolved = ResolvedConfig::load(self.trusted_config_file()?, project, flags)?;
+        let (file, name) = (self.trusted_config_file()?, &self.instance.name);
+        let resolved = ResolvedConfig::load(file, project, name, flags)?;
         self.warn_of(&resolved);
         Ok(resolved)
     }

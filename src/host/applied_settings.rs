@@ -175,8 +175,7 @@ impl SettingChanges {
         ] {
             let key = format!("ports.{name}");
             let is_configured = resolved.values.get(&key).is_some_and(|(value, source)| {
-                matches!(source, ConfigSource::File(_) | ConfigSource::Variable(_))
-                    && *value == after
+                !matches!(source, ConfigSource::Default | ConfigSource::Flag) && *value == after
             });
             if before != after {
                 self.add_line(format!("{key}: {before} -> {after}"), is_configured);
@@ -221,7 +220,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("own.yaml");
         fs::write(&file, text).unwrap();
-        ResolvedConfig::load(&file, None, flags).unwrap()
+        ResolvedConfig::load(&file, None, "default", flags).unwrap()
     }
 
     fn changes(before: &str, after: &str, flags: Vec<(&str, Value)>) -> SettingChanges {
