@@ -44,14 +44,13 @@ impl CommandContext {
     /// Selects the configuration file: the given one, else the one recorded for the instance, else the default one.
     ///
     /// # Errors
-    /// When the name is not a valid instance name, or the given path can't be made absolute.
+    /// When the given path can't be made absolute.
     pub(crate) fn new(
         ui: Ui,
         folders: Folders,
-        instance: &str,
+        instance: Instance,
         config: Option<&Path>,
     ) -> Result<Self> {
-        let instance = Instance::new(instance, &folders)?;
         let (config_file, config_file_source) = match config {
             Some(given) => {
                 let variable = env::var_os("OSCTL_CONFIG");

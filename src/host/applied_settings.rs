@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Keys that do not affect the container. The record holds the ports, and passed variables are reported by name. The
 /// published image differs between releases, and has the same contents as a local build.
@@ -192,6 +192,12 @@ impl SettingChanges {
         for name in names {
             self.add_line(format!("env: -{name}"), !explicit.contains(name));
         }
+    }
+
+    /// Adds another project, which only `--move` chooses.
+    pub(crate) fn add_move(&mut self, before: &Path, after: &Path) {
+        let line = format!("project: {} -> {}", before.display(), after.display());
+        self.add_line(line, false);
     }
 
     /// Adds the image; a changed body alone needs no consent.
