@@ -33,9 +33,9 @@ use std::process::ExitCode;
     arg_required_else_help = true
 )]
 pub(crate) struct Cli {
-    /// Instance to use
-    #[arg(short, long, global = true, env = "OSCTL_INSTANCE", hide_env_values = true, default_value = "default", value_name = "NAME", help_heading = GLOBAL_OPTIONS_HEADING, add = ArgValueCandidates::new(instance_names))]
-    pub(crate) instance: String,
+    /// Instance to use [default: the current folder's]
+    #[arg(short, long, global = true, env = "OSCTL_INSTANCE", hide_env_values = true, value_name = "NAME", help_heading = GLOBAL_OPTIONS_HEADING, add = ArgValueCandidates::new(instance_names))]
+    pub(crate) instance: Option<String>,
     /// Configuration file
     #[arg(long, global = true, env = "OSCTL_CONFIG", hide_env_values = true, value_name = "FILE", help_heading = GLOBAL_OPTIONS_HEADING)]
     pub(crate) config: Option<PathBuf>,

@@ -39,9 +39,6 @@ const NEGATIVE_RESULT_KINDS: [&str; 13] = [
     "held",
 ];
 
-/// The instance when none is named.
-pub(crate) const DEFAULT_INSTANCE: &str = "default";
-
 /// The exit code of shells for a program whose reader has closed the pipe (SIGPIPE).
 const EXIT_BROKEN_PIPE: u8 = 141;
 
@@ -233,7 +230,7 @@ impl Error {
             Self::InvalidProject { .. } => {
                 "choose a separate folder: `osctl up --project PATH`".into()
             }
-            Self::ProjectMismatch { .. } => "run osctl in that folder; `osctl up --project .` moves the instance to this folder; `osctl --instance NAME up` creates a second instance".into(),
+            Self::ProjectMismatch { .. } => "`osctl up --move` binds the instance to this folder and keeps its state; without `--instance` and `OSCTL_INSTANCE`, `up` uses the instance of this folder".into(),
             Self::NotRunning { up, .. } => format!("`{up}` starts it"),
             Self::Paused { up, .. } => format!("`{up}` unpauses the container, which keeps its memory"),
             Self::OlderCompanion { up, .. } => format!("`{up}` replaces the companion"),
@@ -368,11 +365,11 @@ impl From<io::Error> for Error {
     }
 }
 
-/// Adds the instance to the commands of a hint, which are in backticks.
-pub(crate) fn hint_for_instance(hint: &str, instance: &str) -> String {
-    if instance == DEFAULT_INSTANCE {
+/// Adds the instance, if hints name it, to the commands of a hint, which are in backticks.
+pub(crate) fn hint_for_instance(hint: &str, instance: Option<&str>) -> String {
+    let Some(instance) = instance else {
         return hint.into();
-    }
+    };
     let parts = hint.split('`').enumerate();
     let parts: Vec<String> = parts
         .map(|(number, part)| match number % 2 {
@@ -448,8 +445,8 @@ mod tests {
                 "`ssh -t far osctl --instance blue up`; `docker context use default`",
             ),
         ] {
-            assert_eq!(hint_for_instance(hint, "blue"), for_blue);
-            assert_eq!(hint_for_instance(hint, "default"), hint);
+            assert_eq!(hint_for_instance(hint, Some("blue")), for_blue);
+            assert_eq!(hint_for_instance(hint, None), hint);
         }
         for hint in [
             "`osctl --instance NAME up` for a second one",
@@ -457,7 +454,7 @@ mod tests {
             "the newest osctl up to now, of `osctl`",
             "`osctl.yaml` and `--engine embedded`",
         ] {
-            assert_eq!(hint_for_instance(hint, "blue"), hint);
+            assert_eq!(hint_for_instance(hint, Some("blue")), hint);
         }
     }
 

@@ -66,28 +66,31 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     // The reaper waits for signals of its process, and a log thread would receive them.
     let has_log = !matches!(cli.verb, Verb::Blocking(_));
     let _log = has_log.then(|| init_log(&cli));
-    let instance = cli.instance.clone();
-    match run_cli(cli, ui) {
+    let mut hint_name = cli.instance.clone();
+    match run_cli(cli, ui, &mut hint_name) {
         Ok(outcome) => outcome.into(),
         Err(error) => {
             if !error::is_output_closed(&error) {
-                ui.print_failure(&error, &instance);
+                ui.print_failure(&error, hint_name.as_deref());
             }
             error::exit_code(&error).into()
         }
     }
 }
 
-fn run_cli(cli: cli::Cli, ui: Ui) -> Result<VerbOutcome> {
+/// `hint_name` becomes the name of the instance if hints must name it.
+fn run_cli(cli: cli::Cli, ui: Ui, hint_name: &mut Option<String>) -> Result<VerbOutcome> {
     match cli.verb {
         Verb::Blocking(verb) => command::run_blocking_verb(verb, ui),
         Verb::Container(verb) => {
             block_on_verb(verb.interruption(), command::run_container_verb(verb, ui))
         }
-        Verb::Host(verb) => block_on_verb(
-            verb.interruption(),
-            command::run_host_verb(verb, &cli.instance, cli.config.as_deref(), ui),
-        ),
+        Verb::Host(verb) => {
+            let cx =
+                command::host_context(&verb, cli.instance.as_deref(), cli.config.as_deref(), ui)?;
+            *hint_name = cx.instance.hint_name().map(str::to_owned);
+            block_on_verb(verb.interruption(), command::run_host_verb(verb, &cx))
+        }
     }
 }
 

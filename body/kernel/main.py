@@ -14,6 +14,8 @@ import platform
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from . import BODY_VERSION, PROTOCOL, packages
@@ -78,9 +80,19 @@ def _serve_session(spec: KernelSpec, shell: Shell) -> int:
         traceback.print_exc(file=os.fdopen(fd, "w"))
         return 1
     os.close(fd)
+    _enter_start_folder(shell)
     serve_requests(*parts)
     shut_down()
     return 0
+
+
+def _enter_start_folder(shell: Shell) -> None:
+    """Enters the project, after all imports: a module of the project must not replace one that the
+    kernel needs."""
+    folder = os.environ.pop("OSCTL_START_FOLDER", "")
+    with suppress(OSError):  # without the folder, the kernel stays in that of the companion
+        os.chdir(folder)
+        shell.history_manager.dir_hist[:] = [Path.cwd()]
 
 
 def _assemble_kernel(

@@ -19,7 +19,7 @@ const COMMAND_EXAMPLES: &[(&str, &[&str])] = &[
         &[
             "osctl up",
             "osctl up --yes --project ~/app",
-            "osctl -i second up --auto-ports",
+            "osctl -i second up --move   # binds the instance `second` to this folder",
             "osctl up --env OPENAI_API_KEY --env MODE=test",
         ],
     ),

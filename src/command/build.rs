@@ -8,7 +8,7 @@ use crate::error::{Error, Result, VerbOutcome};
 use crate::host::build::{self, ImageBuildOptions};
 use crate::host::mount_safety::check_sources;
 use crate::host::passed_env::{EnvArgs, PassedEnv};
-use crate::host::project;
+use crate::host::project::{self, ProjectChoice};
 use crate::host::remote::RemoteVolumes;
 use clap::Args;
 use serde_json::json;
@@ -30,6 +30,13 @@ pub(crate) struct BuildArgs {
     /// Linux build of osctl for the container (macOS, Windows)
     #[arg(long, value_name = "PATH")]
     companion: Option<PathBuf>,
+}
+
+impl BuildArgs {
+    /// The folder of `--project`.
+    pub(crate) fn project(&self) -> Option<&Path> {
+        self.project.as_deref()
+    }
 }
 
 #[derive(Debug)]
@@ -78,10 +85,14 @@ pub(crate) async fn run(args: BuildArgs, cx: &CommandContext) -> Result<VerbOutc
     };
     let socket = docker.address().socket_path().map(Path::to_owned);
     let recorded = cx.instance.read_record()?;
+    let choice = ProjectChoice {
+        named: plan.project.as_deref(),
+        may_move: false,
+    };
     let project = project::find_project(
-        plan.project.as_deref(),
+        choice,
         recorded.as_ref(),
-        &cx.instance.name,
+        &cx.instance,
         &cx.folders,
         socket.as_deref(),
     )?;

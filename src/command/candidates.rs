@@ -7,7 +7,8 @@ use crate::engine::Engine;
 use crate::error::Result;
 use crate::host::client::CompanionClient;
 use crate::host::folders::Folders;
-use crate::host::instance::{DEFAULT, Instance};
+use crate::host::instance::Instance;
+use crate::host::instance_lookup::{InstanceScope, find_instance};
 use crate::host::keeper::KeeperContainer;
 use crate::protocol::evolve::{KeeperReply, KeeperRequest};
 use crate::protocol::files::{EntryKind, percent_encode};
@@ -175,7 +176,7 @@ fn resolve_dots(path: &str) -> String {
 /// The options on the incomplete command line that determine where candidates come from.
 #[derive(Debug, PartialEq, Eq)]
 struct CompletionLine {
-    instance: String,
+    instance: Option<String>,
     config: Option<PathBuf>,
     session: String,
 }
@@ -202,7 +203,7 @@ impl CompletionLine {
             verb = below;
         }
         Self {
-            instance: text(&found, "instance").unwrap_or_else(|| DEFAULT.into()),
+            instance: text(&found, "instance"),
             config: found
                 .try_get_one::<PathBuf>("config")
                 .ok()
@@ -234,8 +235,9 @@ fn collect_candidates(
         let line = CompletionLine::being_completed();
         let folders = Folders::find()?;
         let ui = Ui::new(false, true, 0, None);
-        let cx = CommandContext::new(ui, folders, &line.instance, line.config.as_deref())?
-            .without_warnings();
+        let instance = find_instance(line.instance.as_deref(), InstanceScope::Existing, &folders)?;
+        let cx =
+            CommandContext::new(ui, folders, instance, line.config.as_deref())?.without_warnings();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -264,28 +266,29 @@ mod tests {
             let line = CompletionLine::parse_words(words);
             (line.instance, line.config, line.session)
         };
-        let complete = |instance: &str, config: Option<&str>, session: &str| {
-            (instance.into(), config.map(Into::into), session.into())
+        let complete = |instance: Option<&str>, config: Option<&str>, session: &str| {
+            let instance = instance.map(str::to_owned);
+            (instance, config.map(Into::into), session.into())
         };
-        let nothing = complete("default", None, "default");
+        let nothing = complete(None, None, "default");
         assert_eq!(read("osctl cp "), nothing);
         assert_eq!(read("osctl"), nothing);
         assert_eq!(
             read("osctl shell --session b ls "),
-            complete("default", None, "b")
+            complete(None, None, "b")
         );
         assert_eq!(
             read("osctl --instance=a --config f shell --session=b ls x"),
-            complete("a", Some("f"), "b")
+            complete(Some("a"), Some("f"), "b")
         );
         assert_eq!(
             read("osctl exec --session b --instance a --config f --nonsense"),
-            complete("a", Some("f"), "b")
+            complete(Some("a"), Some("f"), "b")
         );
         // The options of a command inside do not belong to osctl.
         assert_eq!(
             read("osctl shell --session b ls --session c --instance d "),
-            complete("default", None, "b")
+            complete(None, None, "b")
         );
         assert_eq!(read("osctl --instance a cp --help "), nothing);
         assert_eq!(read("osctl --instance"), nothing);

@@ -206,7 +206,7 @@ mod tests {
             .flat_map(|l| [l, "\n"])
             .collect();
         std::fs::write(&file, text).unwrap();
-        let read = ResolvedConfig::load(&file, None, vec![]).unwrap();
+        let read = ResolvedConfig::load(&file, None, "default", vec![]).unwrap();
         for (key, (_, source)) in &read.values {
             assert!(
                 source.to_string().contains("osctl.yaml"),

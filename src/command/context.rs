@@ -44,14 +44,13 @@ impl CommandContext {
     /// Selects the configuration file: the given one, else the one recorded for the instance, else the default one.
     ///
     /// # Errors
-    /// When the name is not a valid instance name, or the given path can't be made absolute.
+    /// When the given path can't be made absolute.
     pub(crate) fn new(
         ui: Ui,
         folders: Folders,
-        instance: &str,
+        instance: Instance,
         config: Option<&Path>,
     ) -> Result<Self> {
-        let instance = Instance::new(instance, &folders)?;
         let (config_file, config_file_source) = match config {
             Some(given) => {
                 let variable = env::var_os("OSCTL_CONFIG");
@@ -161,7 +160,9 @@ impl CommandContext {
         let file = file
             .inspect_err(|error| self.warn_once(describe_unread_config(error)))
             .ok();
-        let (resolved, error) = ResolvedConfig::load_ignoring_bad_project(file, project, flags)?;
+        let name = &self.instance.name;
+        let (resolved, error) =
+            ResolvedConfig::load_ignoring_bad_project(file, project, name, flags)?;
         self.warn_of(&resolved);
         Ok((resolved, error))
     }
@@ -177,7 +178,8 @@ impl CommandContext {
         flags: Vec<(&str, Value)>,
     ) -> Result<ResolvedConfig> {
         self.check_config_exists()?;
-        let resolved = ResolvedConfig::load(self.trusted_config_file()?, project, flags)?;
+        let (file, name) = (self.trusted_config_file()?, &self.instance.name);
+        let resolved = ResolvedConfig::load(file, project, name, flags)?;
         self.warn_of(&resolved);
         Ok(resolved)
     }

@@ -191,7 +191,7 @@ async fn show_status(cx: &CommandContext) -> Result<VerbOutcome> {
     for warning in &found.warnings {
         cx.ui.print_warning(warning);
     }
-    let fix = |text: &str| hint_for_instance(text, &cx.instance.name);
+    let fix = |text: &str| hint_for_instance(text, cx.instance.hint_name());
     cx.ui.print_line(fix(&found.message));
     for check in &found.checks {
         let label = match (check.passed, check.needed) {

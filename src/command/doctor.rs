@@ -12,7 +12,8 @@ use crate::host::engine_diagnosis::explain_by_engine;
 use crate::host::folders::is_open_to_others;
 use crate::host::instance::Instance;
 use crate::host::ports::{self, PortMachine};
-use crate::host::{autorun, disk, escapes, project};
+use crate::host::project::{self, ProjectChoice};
+use crate::host::{autorun, disk, escapes};
 use crate::image::{Body, CompanionBinary};
 use crate::protocol::quote::quote_word;
 use crate::protocol::text_sanitizer;
@@ -81,10 +82,16 @@ pub(crate) async fn run(args: DoctorArgs, cx: &CommandContext) -> Result<VerbOut
         Some(Engine::Docker(docker)) => docker.address().socket_path().map(Path::to_owned),
         _ => None,
     };
+    // Outside the project, a named instance is checked with its own project.
+    let recorded = record.as_ref().map(|record| record.project.as_path());
+    let project = ProjectChoice {
+        named: recorded,
+        may_move: false,
+    };
     let found = project::find_project(
-        None,
+        project,
         record.as_ref(),
-        &cx.instance.name,
+        &cx.instance,
         &cx.folders,
         socket.as_deref(),
     );
@@ -156,7 +163,7 @@ pub(crate) async fn run(args: DoctorArgs, cx: &CommandContext) -> Result<VerbOut
         check_what_agents_write(&mut findings, &cx.instance, &record.project);
     }
     for text in findings.iter_mut().filter_map(|f| f.hint.as_mut()) {
-        *text = hint_for_instance(text, &cx.instance.name);
+        *text = hint_for_instance(text, cx.instance.hint_name());
     }
     print_findings(cx, &findings)
 }

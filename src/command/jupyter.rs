@@ -7,7 +7,7 @@ use super::answers::{
 use super::candidates::session_names;
 use super::launch_command;
 use crate::error::{Error, Result, VerbOutcome};
-use crate::host::instance::DEFAULT;
+use crate::host::instance::DEFAULT_INSTANCE;
 use crate::host::jupyter::{
     ConnectionFile, Kernelspec, KernelspecTarget, NotebookSession, OutputPolicy, data_folder,
     serve_kernel,
@@ -217,7 +217,7 @@ fn list_kernelspecs(place: KernelspecLocation, cx: &CommandContext) -> Result<Ve
 
 fn usual_name(instance: &str, session: &str) -> String {
     let own = |name: &str, usual| (name != usual).then(|| format!("-{name}"));
-    let instance = own(instance, DEFAULT).unwrap_or_default();
+    let instance = own(instance, DEFAULT_INSTANCE).unwrap_or_default();
     let session = own(session, DEFAULT_SESSION).unwrap_or_default();
     format!("osctl{instance}{session}")
 }

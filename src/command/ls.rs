@@ -2,7 +2,7 @@
 
 use super::CommandContext;
 use super::answers::{InstanceEntry, InstanceEntryState, InstancesAnswer};
-use crate::config::{Config, EngineChoice};
+use crate::config::{Config, EngineChoice, PortsConfig};
 use crate::engine::ContainerPhase;
 use crate::error::{Result, VerbOutcome};
 use crate::host::instance::{Instance, InstanceRecord};
@@ -21,14 +21,21 @@ impl InstanceEntry {
         bind: IpAddr,
     ) -> Self {
         let record = record.as_ref();
+        let address = |choose: fn(PortsConfig) -> u16| {
+            record.map(|record| SocketAddr::new(bind, choose(record.ports)).to_string())
+        };
+        let to_url = |address| format!("http://{address}");
         Self {
             instance,
+            current: false,
             state,
             engine: record.map(|r| r.engine),
             machine: record
                 .and_then(InstanceRecord::engine_machine)
                 .map(str::to_owned),
-            kernel_url: record.map(|r| format!("http://{}", SocketAddr::new(bind, r.ports.kernel))),
+            kernel_url: address(|ports| ports.kernel).map(to_url),
+            mcp_url: address(|ports| ports.mcp).map(to_url),
+            vnc_address: address(|ports| ports.vnc),
             project: record.map(|r| r.project.display().to_string()),
         }
     }
@@ -39,7 +46,12 @@ impl InstanceEntry {
             (EngineChoice::Docker, Some(machine)) => format!("docker at {machine}"),
             (EngineChoice::Embedded, _) => "embedded".into(),
         });
-        let known = [engine, self.kernel_url, self.project];
+        let port = |address: Option<String>| {
+            let (_, port) = address.as_deref()?.rsplit_once(':')?;
+            Some(port.to_owned())
+        };
+        let (mcp, vnc) = (port(self.mcp_url), port(self.vnc_address));
+        let known = [engine, self.kernel_url, mcp, vnc, self.project];
         let known = known.map(|text| text.unwrap_or_else(|| "-".into()));
         let state = match self.state {
             InstanceEntryState::Running => "running",
@@ -50,10 +62,11 @@ impl InstanceEntry {
             InstanceEntryState::Unreadable => "unreadable",
             InstanceEntryState::Unknown => "unknown: its engine does not answer",
         };
-        [self.instance, state.into()]
-            .into_iter()
-            .chain(known)
-            .collect()
+        let instance = match self.current {
+            true => format!("{} *", self.instance),
+            false => self.instance,
+        };
+        [instance, state.into()].into_iter().chain(known).collect()
     }
 }
 
@@ -100,13 +113,18 @@ pub(crate) async fn run(args: LsArgs, cx: &CommandContext) -> Result<VerbOutcome
         let bind = record.bind_address(bind);
         rows.push(InstanceEntry::new(instance.name, state, Some(record), bind));
     }
+    for row in &mut rows {
+        row.current = row.instance == cx.instance.name;
+    }
     if cx.ui.json {
         cx.ui.print_json(&InstancesAnswer { instances: rows })?;
         return Ok(VerbOutcome::Done);
     }
-    let header = ["INSTANCE", "STATE", "ENGINE", "KERNEL", "PROJECT"]
-        .map(str::to_owned)
-        .to_vec();
+    let header = [
+        "INSTANCE", "STATE", "ENGINE", "KERNEL", "MCP", "VNC", "PROJECT",
+    ]
+    .map(str::to_owned)
+    .to_vec();
     let lines = rows.into_iter().map(InstanceEntry::into_columns);
     let rows: Vec<_> = std::iter::once(header).chain(lines).collect();
     let up = cx.instance.osctl_command("up");
@@ -141,10 +159,21 @@ mod tests {
         let row = InstanceEntry::new("a".into(), InstanceEntryState::Running, Some(record), bind);
         assert_eq!(
             row.into_columns(),
-            ["a", "running", "docker", "http://[::1]:8080", "/p"]
+            [
+                "a",
+                "running",
+                "docker",
+                "http://[::1]:8080",
+                "8765",
+                "5900",
+                "/p"
+            ]
         );
         let row = InstanceEntry::new("b".into(), InstanceEntryState::Unreadable, None, bind);
-        assert_eq!(row.into_columns(), ["b", "unreadable", "-", "-", "-"]);
+        assert_eq!(
+            row.into_columns(),
+            ["b", "unreadable", "-", "-", "-", "-", "-"]
+        );
     }
 
     #[tokio::test]
@@ -157,7 +186,8 @@ mod tests {
             std::fs::write(folder.join("instance.json"), "{").unwrap();
         }
         let ui = Ui::new(true, true, 0, None);
-        let cx = CommandContext::new(ui, folders, "default", None).unwrap();
+        let instance = Instance::new("default", &folders).unwrap();
+        let cx = CommandContext::new(ui, folders, instance, None).unwrap();
         let names: Vec<_> = Instance::list_all(&cx.folders).unwrap();
         assert_eq!(names.len(), 1);
         let listed = run(super::LsArgs {}, &cx).await.unwrap();

@@ -102,8 +102,9 @@ fn instance_finder(cx: &CommandContext) -> FindInstance {
             .read_record()?
             .ok_or_else(|| not_running_error(&instance))?;
         let project = Some(record.project.as_path());
+        let (file, name) = (file.as_deref(), &instance.name);
         let (resolved, _) =
-            ResolvedConfig::load_ignoring_bad_project(file.as_deref(), project, Vec::new())?;
+            ResolvedConfig::load_ignoring_bad_project(file, project, name, Vec::new())?;
         CompanionClient::new(
             &instance,
             &record,

@@ -59,6 +59,7 @@ use crate::cli::{BlockingVerb, ContainerVerb, HostVerb};
 use crate::error::{Result, VerbOutcome};
 use crate::host::engine_diagnosis::may_engine_explain;
 use crate::host::folders::Folders;
+use crate::host::instance_lookup::{InstanceScope, find_instance};
 use crate::ui::Ui;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -84,17 +85,42 @@ pub(crate) async fn run_container_verb(verb: ContainerVerb, ui: Ui) -> Result<Ve
     }
 }
 
-pub(crate) async fn run_host_verb(
-    verb: HostVerb,
-    instance: &str,
+/// The context of a verb: `instance` and `config` are the values of `--instance` and `--config`.
+///
+/// # Errors
+/// When no instance can be chosen, or the configuration file's path can't be made absolute.
+pub(crate) fn host_context(
+    verb: &HostVerb,
+    instance: Option<&str>,
     config: Option<&Path>,
     ui: Ui,
-) -> Result<VerbOutcome> {
-    let cx = CommandContext::new(ui, Folders::find()?, instance, config)?;
+) -> Result<CommandContext> {
+    let folders = Folders::find()?;
+    let instance = find_instance(instance, instance_scope(verb), &folders)?;
+    CommandContext::new(ui, folders, instance, config)
+}
+
+/// The instances among which a verb chooses if none is named.
+fn instance_scope(verb: &HostVerb) -> InstanceScope<'_> {
+    match verb {
+        HostVerb::Up(args) => args.instance_scope(),
+        HostVerb::Build(args) => InstanceScope::Project(args.project()),
+        HostVerb::Mcp(args) if args.is_bridge() => InstanceScope::ExistingOrDefault,
+        // These verbs also work without an instance.
+        HostVerb::Ls(_)
+        | HostVerb::Doctor(_)
+        | HostVerb::Config(_)
+        | HostVerb::Init(_)
+        | HostVerb::Man(_) => InstanceScope::Optional,
+        _ => InstanceScope::Existing,
+    }
+}
+
+pub(crate) async fn run_host_verb(verb: HostVerb, cx: &CommandContext) -> Result<VerbOutcome> {
     if needs_named_config(&verb, cx.config_file_source) {
         cx.check_config_exists()?;
     }
-    match run_with_context(verb, &cx).await {
+    match run_with_context(verb, cx).await {
         Err(error) if may_engine_explain(&error) => Err(cx.explain_error(error).await),
         done => done,
     }
@@ -180,19 +206,43 @@ fn linux_only() -> anyhow::Error {
 
 #[cfg(test)]
 mod tests {
-    use super::{ConfigFileSource, needs_named_config};
-    use crate::cli::{Verb, parse_args};
+    use super::{ConfigFileSource, instance_scope, needs_named_config};
+    use crate::cli::{HostVerb, Verb, parse_args};
+    use crate::host::instance_lookup::InstanceScope;
+
+    fn parse(words: &str) -> HostVerb {
+        let words = format!("osctl {words}");
+        let cli = parse_args(words.split(' ').map(Into::into)).unwrap();
+        match cli.verb {
+            Verb::Host(verb) => verb,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn only_up_and_build_choose_a_new_instance() {
+        for (words, expected) in [
+            ("up", InstanceScope::Project(None)),
+            ("up --project a", InstanceScope::Project(Some("a".as_ref()))),
+            ("up --move --project a", InstanceScope::Existing),
+            (
+                "build --project a",
+                InstanceScope::Project(Some("a".as_ref())),
+            ),
+            ("mcp stdio", InstanceScope::ExistingOrDefault),
+            ("mcp ls", InstanceScope::Existing),
+            ("down --purge", InstanceScope::Existing),
+            ("exec 1", InstanceScope::Existing),
+            ("ls", InstanceScope::Optional),
+            ("config show", InstanceScope::Optional),
+        ] {
+            assert_eq!(instance_scope(&parse(words)), expected, "{words}");
+        }
+    }
 
     #[test]
     fn a_missing_file_of_the_variable_stops_only_commands_that_apply_the_configuration() {
-        let needs = |source, words: &str| {
-            let words = format!("osctl {words}");
-            let cli = parse_args(words.split(' ').map(Into::into)).unwrap();
-            let Verb::Host(verb) = cli.verb else {
-                panic!("{words}")
-            };
-            needs_named_config(&verb, source)
-        };
+        let needs = |source, words: &str| needs_named_config(&parse(words), source);
         for words in ["up", "build", "restart", "evolve", "config show"] {
             assert!(needs(ConfigFileSource::Variable, words), "{words}");
             assert!(needs(ConfigFileSource::Flag, words), "{words}");

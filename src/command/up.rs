@@ -9,10 +9,12 @@ use crate::host::applied_settings::SettingChanges;
 use crate::host::autorun::{self, AutorunScan};
 use crate::host::client::CompanionClient;
 use crate::host::health::HealthWatch;
-use crate::host::instance::InstanceRecord;
+use crate::host::instance::{Instance, InstanceRecord};
+use crate::host::instance_lookup::InstanceScope;
 use crate::host::mount_safety::check_sources;
 use crate::host::passed_env::{EnvArg, EnvArgs};
-use crate::host::project;
+use crate::host::ports;
+use crate::host::project::{self, ProjectChoice};
 use crate::host::up::{UpOutcome, UpResult, UpRunner};
 use crate::ui::WorkSpinner;
 use clap::Args;
@@ -27,6 +29,9 @@ pub(crate) struct UpArgs {
     /// Folder to mount as /repo [default: the current folder]
     #[arg(long, value_name = "PATH")]
     project: Option<PathBuf>,
+    /// Bind the instance to this folder instead of its project; all state is kept
+    #[arg(long = "move")]
+    may_move: bool,
     /// Engine that runs the container
     #[arg(long, value_name = "ENGINE", value_parser = ["docker", "embedded"])]
     engine: Option<String>,
@@ -54,11 +59,22 @@ pub(crate) struct UpArgs {
     companion: Option<PathBuf>,
 }
 
+impl UpArgs {
+    /// The instances among which `up` chooses if none is named. A move needs an existing one.
+    pub(crate) fn instance_scope(&self) -> InstanceScope<'_> {
+        match self.may_move {
+            true => InstanceScope::Existing,
+            false => InstanceScope::Project(self.project.as_deref()),
+        }
+    }
+}
+
 /// The parsed arguments.
 #[derive(Debug)]
 struct UpPlan {
     yes: bool,
     project: Option<PathBuf>,
+    may_move: bool,
     force: bool,
     build: bool,
     env: Vec<EnvArg>,
@@ -71,6 +87,7 @@ impl From<UpArgs> for UpPlan {
         let UpArgs {
             yes,
             project,
+            may_move,
             engine,
             auto_ports,
             criu,
@@ -88,6 +105,7 @@ impl From<UpArgs> for UpPlan {
         Self {
             yes,
             project,
+            may_move,
             force,
             build,
             env,
@@ -104,6 +122,10 @@ pub(crate) async fn run(args: UpArgs, cx: &CommandContext) -> Result<VerbOutcome
     let plan = UpPlan::from(args);
     let _lock = cx.instance.lock()?;
     let recorded = cx.instance.read_record()?;
+    if recorded.is_none() && plan.may_move {
+        let hint = "run `osctl up` without `--move`; `osctl ls` lists the instances";
+        return Err(Error::usage("there is no instance to move", hint).into());
+    }
     let mut flags = plan.flags.clone();
     if let Some(record) = recorded
         .as_ref()
@@ -131,14 +153,29 @@ pub(crate) async fn run(args: UpArgs, cx: &CommandContext) -> Result<VerbOutcome
     super::evolve::check_idle(&engine, cx).await?;
     let remote = engine.remote_host();
     let socket = engine_socket(&engine);
+    let choice = ProjectChoice {
+        named: plan.project.as_deref(),
+        may_move: plan.may_move,
+    };
     let project = project::find_project(
-        plan.project.as_deref(),
+        choice,
         recorded.as_ref(),
-        &cx.instance.name,
+        &cx.instance,
         &cx.folders,
         socket.as_deref(),
     )?;
     let mut resolved = cx.complete_config(Some(&project), flags.clone())?;
+    let others = match recorded {
+        Some(_) => Vec::new(),
+        None => other_records(cx)?,
+    };
+    if !others.is_empty() && !ports::are_chosen_for_instance(&resolved) {
+        flags.push(("auto_ports", json!(true)));
+        resolved = cx.complete_config(Some(&project), flags.clone())?;
+    }
+    for note in new_instance_notes(cx, &project, &others) {
+        cx.ui.print_message(note);
+    }
     let is_said = |key| {
         let value = resolved.values.get(key);
         value.is_some_and(|(_, source)| *source != ConfigSource::Default)
@@ -183,6 +220,10 @@ pub(crate) async fn run(args: UpArgs, cx: &CommandContext) -> Result<VerbOutcome
         force: plan.force,
         build: plan.build,
         config_file: cx.own_config_file(),
+        ports_of_others: &others
+            .iter()
+            .flat_map(|(_, record)| record.ports.all())
+            .collect::<Vec<_>>(),
         env_args: EnvArgs {
             added: &plan.env,
             removed: &plan.no_env,
@@ -234,6 +275,42 @@ pub(crate) async fn run(args: UpArgs, cx: &CommandContext) -> Result<VerbOutcome
     };
     report_instance(cx, &engine, &record, &resolved.config, outcome).await?;
     Ok(outcome_of_start(has_loss))
+}
+
+/// The other instances with their records, except those that can't be read.
+fn other_records(cx: &CommandContext) -> Result<Vec<(Instance, InstanceRecord)>> {
+    let all = Instance::list_all(&cx.folders)?.into_iter();
+    let others = all.filter(|instance| instance.name != cx.instance.name);
+    Ok(others
+        .filter_map(|instance| {
+            let record = instance.read_record().ok().flatten()?;
+            Some((instance, record))
+        })
+        .collect())
+}
+
+/// What the user learns of a new instance beside other instances.
+fn new_instance_notes(
+    cx: &CommandContext,
+    project: &Path,
+    others: &[(Instance, InstanceRecord)],
+) -> Vec<String> {
+    let mut notes = Vec::new();
+    if !others.is_empty() {
+        let (name, project) = (&cx.instance.name, project.display());
+        notes.push(format!("new instance `{name}` for the project `{project}`"));
+    }
+    for (other, record) in others {
+        if !record.project.exists() {
+            notes.push(format!(
+                "the project `{}` of instance `{}` no longer exists; `osctl --instance {} up --move` binds that instance to another folder",
+                record.project.display(),
+                other.name,
+                other.name,
+            ));
+        }
+    }
+    notes
 }
 
 /// Lists changes since the last `up` in project files that programs of this machine run automatically. Returns the

@@ -143,7 +143,11 @@ pub(crate) async fn serve_companion(
         ),
         prerequisites.restoring_sessions(),
     );
-    let shells = Shells::new(shell::ShellSettings::new(&retained_runs, store.clone()));
+    let shells = Shells::new(shell::ShellSettings::new(
+        &settings,
+        &retained_runs,
+        store.clone(),
+    ));
     if store.wait_synced().await {
         retained_runs.remove_stale();
     }

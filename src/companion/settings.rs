@@ -35,6 +35,8 @@ pub(crate) struct CompanionSettings {
     pub(crate) data_folder: PathBuf,
     /// Root folder of the files that are resources of the built-in MCP server.
     pub(crate) root: PathBuf,
+    /// The project, where kernels and shells start.
+    pub(crate) project_folder: PathBuf,
     /// The body's folder, which contains `kernel/`.
     pub(crate) body_folder: PathBuf,
     /// The Python interpreter of the kernel's environment.
@@ -78,6 +80,7 @@ impl CompanionSettings {
             run_folder: Self::run_folder(),
             data_folder: read_path("OSCTL_DATA", "/data"),
             root: read_path("FILESYSTEM_ROOT", "/root"),
+            project_folder: find_project_folder(embedded),
             body_folder: read_path("OSCTL_BODY", "/opt/osctl/body"),
             python: read_path("OSCTL_PYTHON", "/opt/osctl/kernel-env/bin/python"),
             required_token_digest,
@@ -111,6 +114,15 @@ impl CompanionSettings {
 fn find_run_folder(read: impl Fn(&str) -> Option<String>) -> PathBuf {
     let set = ["OSCTL_RUN_FOLDER", "OSCTL_RUN"].into_iter().find_map(read);
     set.map_or_else(|| "/run/osctl".into(), PathBuf::from)
+}
+
+/// Without a container, the engine starts the companion in the project.
+fn find_project_folder(embedded: bool) -> PathBuf {
+    let mounted = PathBuf::from("/repo");
+    match !embedded && mounted.is_dir() {
+        true => mounted,
+        false => env::current_dir().unwrap_or_else(|_| "/".into()),
+    }
 }
 
 /// The value of a variable. An empty variable counts as unset.

@@ -2,7 +2,7 @@
 
 use super::project::{MAX_PROJECT_FILE_BYTES, PROJECT_FILE, has_anchor};
 use super::variables::find_misspelt_key;
-use super::{Config, example_value};
+use super::{Config, example_value, is_instance_name};
 use crate::error::{Error, Result, nearest_name};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -26,6 +26,12 @@ const FORMER_KEYS: &[(&str, &str)] = &[("evolve.probation", "evolve.watch_period
 /// Keys below which users choose the names.
 const FREE_FORM_KEYS: &[&str] = &["env", "mounts", "hosts", "servers"];
 
+/// The key of the user's file whose entries are sections of instances.
+const INSTANCES_KEY: &str = "instances";
+
+/// Keys whose entries in the section of an instance are added to the general ones.
+const MERGED_KEYS: &[&str] = &["env", "servers"];
+
 /// Characters of a key per edit, up to which a key is suggested for an unknown one.
 const CHARS_PER_KEY_EDIT: usize = 2;
 
@@ -34,6 +40,11 @@ const CHARS_PER_KEY_EDIT: usize = 2;
 pub(crate) enum ConfigSource {
     Default,
     File(PathBuf),
+    /// The section of an instance in the user's file.
+    Instance {
+        file: PathBuf,
+        name: String,
+    },
     Variable(String),
     Flag,
 }
@@ -43,6 +54,9 @@ impl fmt::Display for ConfigSource {
         match self {
             Self::Default => f.write_str("default"),
             Self::File(path) => write!(f, "{}", path.display()),
+            Self::Instance { file, name } => {
+                write!(f, "{} ({INSTANCES_KEY}.{name})", file.display())
+            }
             Self::Variable(name) => f.write_str(name),
             Self::Flag => f.write_str("flag"),
         }
@@ -63,6 +77,7 @@ impl ResolvedConfig {
     pub(super) fn load_layers(
         file: Option<&Path>,
         project: Option<&Path>,
+        instance: &str,
         flags: Vec<(&str, Value)>,
     ) -> Result<Self> {
         let mut layers = ConfigLayers::new()?;
@@ -74,7 +89,7 @@ impl ResolvedConfig {
             .map(|p| (p.as_path(), Some(PROJECT_KEYS)))
             .chain(file.map(|file| (file, None)))
         {
-            layers.add_file(path, allowed)?;
+            layers.add_file(path, instance, allowed)?;
         }
         // A variable that is not UTF-8 can't be a value of the configuration.
         let texts = env::vars_os()
@@ -107,7 +122,7 @@ impl ConfigLayers {
         Ok(Self { values, warnings })
     }
 
-    fn add_file(&mut self, path: &Path, allowed: Option<&[&str]>) -> Result<()> {
+    fn add_file(&mut self, path: &Path, instance: &str, allowed: Option<&[&str]>) -> Result<()> {
         let text = match allowed {
             Some(_) => read_untrusted_file(path),
             None => fs::read_to_string(path),
@@ -123,19 +138,73 @@ impl ConfigLayers {
         }
         let value: Value = serde_yaml::from_str(&text)
             .map_err(|e| unreadable_config_error(path, &e.to_string()))?;
-        if value.is_null() {
-            return Ok(());
+        let mut value = match value {
+            Value::Null => return Ok(()),
+            Value::Object(value) => value,
+            _ => {
+                let why = "the file must be a map of keys to values";
+                return Err(unreadable_config_error(path, why));
+            }
+        };
+        let source = ConfigSource::File(path.to_owned());
+        let sections = value.remove(INSTANCES_KEY);
+        self.add_map(value, &source, allowed)?;
+        match sections {
+            None | Some(Value::Null) => Ok(()),
+            Some(_) if allowed.is_some() => Err(forbidden_error(INSTANCES_KEY, &source)),
+            Some(Value::Object(sections)) => self.add_sections(sections, instance, path),
+            Some(_) => {
+                let why = "the value must be a map from names of instances to maps of keys";
+                Err(bad_section_error(INSTANCES_KEY, path, why))
+            }
         }
-        if !value.is_object() {
-            return Err(unreadable_config_error(
-                path,
-                "the file must be a map of keys to values",
-            ));
+    }
+
+    /// Adds the section of the instance. The keys of the other sections are only checked.
+    fn add_sections(
+        &mut self,
+        sections: Map<String, Value>,
+        instance: &str,
+        path: &Path,
+    ) -> Result<()> {
+        for (name, section) in sections {
+            let key = format!("{INSTANCES_KEY}.{name}");
+            if !is_instance_name(&name) {
+                let why = "the name of an instance has at most 40 lower-case letters, digits, `-` and `_`";
+                return Err(bad_section_error(&key, path, why));
+            }
+            let section = match section {
+                Value::Null => continue,
+                Value::Object(section) => section,
+                _ => {
+                    let why = "the value must be a map of keys to values";
+                    return Err(bad_section_error(&key, path, why));
+                }
+            };
+            let source = ConfigSource::Instance {
+                file: path.to_owned(),
+                name: name.clone(),
+            };
+            match name == instance {
+                true => self.add_map(section, &source, None)?,
+                false => Self::new()?.add_map(section, &source, None)?,
+            }
         }
+        Ok(())
+    }
+
+    fn add_map(
+        &mut self,
+        map: Map<String, Value>,
+        source: &ConfigSource,
+        allowed: Option<&[&str]>,
+    ) -> Result<()> {
         let mut found = Vec::new();
-        flatten_keys("", value, &mut |key, value| found.push((key, value)));
+        flatten_keys("", Value::Object(map), &mut |key, value| {
+            found.push((key, value));
+        });
         for (key, value) in found {
-            self.set_value(&key, value, &ConfigSource::File(path.to_owned()), allowed)?;
+            self.set_value(&key, value, source, allowed)?;
         }
         Ok(())
     }
@@ -204,15 +273,12 @@ impl ConfigLayers {
             .into());
         }
         if allowed.is_some_and(|allowed| !allowed.contains(&top) && !allowed.contains(&key)) {
-            return Err(Error::Forbidden {
-                key: key.into(),
-                place: source.to_string(),
-            }
-            .into());
+            return Err(forbidden_error(key, source));
         }
         let mut value = coerce_value(key, value);
         // The user's servers are added to those of the project.
-        if key == "servers"
+        let is_section = matches!(source, ConfigSource::Instance { .. });
+        if (key == "servers" || (is_section && MERGED_KEYS.contains(&key)))
             && let Some((Value::Object(before), _)) = self.values.get(key)
             && let Value::Object(added) = value
         {
@@ -313,6 +379,24 @@ fn read_untrusted_file(path: &Path) -> io::Result<String> {
     file.take(MAX_PROJECT_FILE_BYTES)
         .read_to_string(&mut text)?;
     Ok(text)
+}
+
+fn forbidden_error(key: &str, source: &ConfigSource) -> anyhow::Error {
+    Error::Forbidden {
+        key: key.into(),
+        place: source.to_string(),
+    }
+    .into()
+}
+
+fn bad_section_error(key: &str, path: &Path, why: &str) -> anyhow::Error {
+    Error::BadValue {
+        key: key.into(),
+        place: path.display().to_string(),
+        why: why.into(),
+        example: None,
+    }
+    .into()
 }
 
 fn unreadable_config_error(path: &Path, why: &str) -> anyhow::Error {

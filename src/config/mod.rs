@@ -1,5 +1,6 @@
 //! The configuration: flags override `OSCTL_*` variables, which override the user's file, which overrides the project's
-//! file, which overrides the defaults. It is resolved once, and each value keeps its source.
+//! file, which overrides the defaults. In the user's file, the section of the instance overrides the general values. The
+//! configuration is resolved once, and each value keeps its source.
 //!
 //! The project's own file may set only a few keys, because the agent can write it. Mounts, ports and privileges come
 //! from the user only.
@@ -79,6 +80,12 @@ pub(crate) struct PortsConfig {
     pub(crate) kernel: u16,
     pub(crate) mcp: u16,
     pub(crate) vnc: u16,
+}
+
+impl PortsConfig {
+    pub(crate) fn all(self) -> [u16; 3] {
+        [self.kernel, self.mcp, self.vnc]
+    }
 }
 
 /// Limits of terminals.
@@ -308,6 +315,14 @@ pub(crate) fn is_passable_variable(name: &str) -> bool {
     name.starts_with(is_letter)
         && name.chars().all(|c| is_letter(c) || c.is_ascii_digit())
         && !name.starts_with("OSCTL_")
+}
+
+/// Whether an instance can have the name: containers, images and volumes contain it.
+pub(crate) fn is_instance_name(name: &str) -> bool {
+    let is_letter = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    name.starts_with(is_letter)
+        && name.len() <= 40
+        && name.chars().all(|c| is_letter(c) || c == '-' || c == '_')
 }
 
 impl ResolvedConfig {

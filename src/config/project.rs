@@ -15,7 +15,7 @@ pub(super) const MAX_PROJECT_FILE_BYTES: u64 = 64 << 10;
 pub(super) const PROJECT_FILE: &str = "osctl.yaml";
 
 impl ResolvedConfig {
-    /// Reads all layers; `file` is the user's own file. An invalid project file is ignored, and the second value says
+    /// Reads all layers; `file` is the user's own file, whose section of `instance` applies. An invalid project file is ignored, and the second value says
     /// why.
     ///
     /// # Errors
@@ -23,13 +23,14 @@ impl ResolvedConfig {
     pub(crate) fn load_ignoring_bad_project(
         file: Option<&Path>,
         project: Option<&Path>,
+        instance: &str,
         flags: Vec<(&str, Value)>,
     ) -> Result<(Self, Option<Error>)> {
-        let own = Self::load_layers(file, None, flags.clone())?;
+        let own = Self::load_layers(file, None, instance, flags.clone())?;
         let Some(project) = project else {
             return Ok((own, None));
         };
-        match Self::load_layers(file, Some(project), flags) {
+        match Self::load_layers(file, Some(project), instance, flags) {
             Ok(resolved) => Ok((resolved, None)),
             Err(error) => Ok((own, Some(project_error(project, &error)))),
         }
@@ -42,9 +43,10 @@ impl ResolvedConfig {
     pub(crate) fn load(
         file: &Path,
         project: Option<&Path>,
+        instance: &str,
         flags: Vec<(&str, Value)>,
     ) -> Result<Self> {
-        match Self::load_ignoring_bad_project(Some(file), project, flags)? {
+        match Self::load_ignoring_bad_project(Some(file), project, instance, flags)? {
             (_, Some(error)) => Err(error.into()),
             (resolved, None) => Ok(resolved),
         }
@@ -117,14 +119,18 @@ mod tests {
         let clock = || Duration::from(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap());
         let begin = clock();
         let none = Path::new("/nonexistent");
-        let (resolved, error) =
-            ResolvedConfig::load_ignoring_bad_project(Some(none), Some(project.path()), vec![])
-                .unwrap();
+        let (resolved, error) = ResolvedConfig::load_ignoring_bad_project(
+            Some(none),
+            Some(project.path()),
+            "default",
+            vec![],
+        )
+        .unwrap();
         let elapsed = clock().saturating_sub(begin);
         assert_eq!(resolved.config, crate::config::Config::default(), "{text}");
         let error = error.unwrap();
         assert!(
-            ResolvedConfig::load(none, Some(project.path()), vec![])
+            ResolvedConfig::load(none, Some(project.path()), "default", vec![])
                 .unwrap_err()
                 .to_string()
                 .contains("the project's file"),
@@ -210,7 +216,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("own.yaml");
         fs::write(&file, "limits: {memory: &m 3g, shm: *m}").unwrap();
-        let config = ResolvedConfig::load(&file, None, vec![]).unwrap().config;
+        let config = ResolvedConfig::load(&file, None, "default", vec![])
+            .unwrap()
+            .config;
         assert_eq!(config.limits.shm, "3g");
     }
 }

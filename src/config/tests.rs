@@ -23,8 +23,14 @@ fn a_desktop_that_ends_immediately_is_refused() {
 #[test]
 fn port_zero_is_refused_by_its_key() {
     for key in ["ports.kernel", "ports.mcp", "ports.vnc"] {
-        let load =
-            |port: u16| ResolvedConfig::load(Path::new("/none"), None, vec![(key, json!(port))]);
+        let load = |port: u16| {
+            ResolvedConfig::load(
+                Path::new("/none"),
+                None,
+                "default",
+                vec![(key, json!(port))],
+            )
+        };
         load(1).unwrap();
         let error = load(0).unwrap_err().to_string();
         assert!(error.contains(&format!("`{key}`")), "{error}");

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Keys that do not affect the container. The record holds the ports, and passed variables are reported by name. The
 /// published image differs between releases, and has the same contents as a local build.
@@ -175,8 +175,7 @@ impl SettingChanges {
         ] {
             let key = format!("ports.{name}");
             let is_configured = resolved.values.get(&key).is_some_and(|(value, source)| {
-                matches!(source, ConfigSource::File(_) | ConfigSource::Variable(_))
-                    && *value == after
+                !matches!(source, ConfigSource::Default | ConfigSource::Flag) && *value == after
             });
             if before != after {
                 self.add_line(format!("{key}: {before} -> {after}"), is_configured);
@@ -193,6 +192,12 @@ impl SettingChanges {
         for name in names {
             self.add_line(format!("env: -{name}"), !explicit.contains(name));
         }
+    }
+
+    /// Adds another project, which only `--move` chooses.
+    pub(crate) fn add_move(&mut self, before: &Path, after: &Path) {
+        let line = format!("project: {} -> {}", before.display(), after.display());
+        self.add_line(line, false);
     }
 
     /// Adds the image; a changed body alone needs no consent.
@@ -221,7 +226,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("own.yaml");
         fs::write(&file, text).unwrap();
-        ResolvedConfig::load(&file, None, flags).unwrap()
+        ResolvedConfig::load(&file, None, "default", flags).unwrap()
     }
 
     fn changes(before: &str, after: &str, flags: Vec<(&str, Value)>) -> SettingChanges {

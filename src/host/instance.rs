@@ -1,13 +1,11 @@
 //! One instance: its names, its folder with its record, its lock.
 //!
-//! The default instance is `default`; another instance's name is appended to the name of everything it owns.
-
-pub(crate) use crate::error::DEFAULT_INSTANCE as DEFAULT;
+//! The first instance is `default`; another instance's name is appended to the name of everything it owns.
 
 use super::applied_settings::AppliedSettings;
 use super::folders::{Folders, ensure_private_folder};
 use super::secrets::write_private;
-use crate::config::{EngineChoice, PortsConfig};
+use crate::config::{EngineChoice, PortsConfig, is_instance_name};
 use crate::engine::{Container, Engine, EngineAddress, OWNER_LABEL, create_lock_file};
 use crate::error::{Error, Result};
 use crate::protocol::desktop::VNC_PASSWORD_FILE;
@@ -22,13 +20,22 @@ use std::path::{Path, PathBuf};
 /// Label of containers and networks: the instance they belong to.
 pub(crate) const INSTANCE_LABEL: &str = OWNER_LABEL;
 
+/// The name of the first instance, which its containers and folders do not contain.
+pub(crate) const DEFAULT_INSTANCE: &str = "default";
+
 /// Reserved: an instance of this name would use the image name of the keepers.
 pub(super) const KEEPER_NAME: &str = "keeper";
+
+/// Reserved: folders of osctl beside those of the instances.
+const STATE_FOLDER_NAMES: [&str; 2] = ["embedded", "tmp"];
+
 #[derive(Debug, Clone)]
 pub(crate) struct Instance {
     pub(crate) name: String,
     pub(super) folder: PathBuf,
     home: PathBuf,
+    /// Whether the commands in hints name the instance. In the current folder, they would otherwise use another one.
+    is_named_in_hints: bool,
 }
 
 /// The values that the first `up` fixed.
@@ -80,21 +87,14 @@ impl Instance {
     /// # Errors
     /// When a container's name cannot contain the name.
     pub(crate) fn new(name: &str, folders: &Folders) -> Result<Self> {
-        let fits = name.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
-            && name.len() <= 40
-            && name
-                .chars()
-                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_');
-        // Folders of osctl beside those of the instances.
-        let reserved = ["embedded", "tmp"].contains(&name);
-        if reserved || name == KEEPER_NAME {
+        if is_reserved(name) {
             return Err(Error::usage(
                 format!("the instance name `{name}` is reserved for osctl"),
                 "choose another name with `--instance NAME`",
             )
             .into());
         }
-        if !fits {
+        if !is_instance_name(name) {
             return Err(Error::usage(
                 format!("`{name}` is not a valid instance name"),
                 "use at most 40 lower-case letters, digits, `-` and `_`",
@@ -105,7 +105,21 @@ impl Instance {
             name: name.into(),
             folder: folders.state.join(name),
             home: folders.home.clone(),
+            is_named_in_hints: name != DEFAULT_INSTANCE,
         })
+    }
+
+    /// The same instance, with the commands in hints that name it or not.
+    pub(crate) fn with_name_in_hints(self, is_named_in_hints: bool) -> Self {
+        Self {
+            is_named_in_hints,
+            ..self
+        }
+    }
+
+    /// The name if the commands in hints name the instance.
+    pub(crate) fn hint_name(&self) -> Option<&str> {
+        self.is_named_in_hints.then_some(self.name.as_str())
     }
 
     /// The instances for which `up` ever ran, by name.
@@ -134,7 +148,7 @@ impl Instance {
     }
 
     fn suffixed_name(&self, base: &str) -> String {
-        if self.name == DEFAULT {
+        if self.name == DEFAULT_INSTANCE {
             base.into()
         } else {
             format!("{base}-{}", self.name)
@@ -201,10 +215,9 @@ impl Instance {
 
     /// `osctl VERB` for this instance, for use in hints.
     pub(crate) fn osctl_command(&self, verb: &str) -> String {
-        if self.name == DEFAULT {
-            format!("osctl {verb}")
-        } else {
-            format!("osctl --instance {} {verb}", self.name)
+        match self.hint_name() {
+            None => format!("osctl {verb}"),
+            Some(name) => format!("osctl --instance {name} {verb}"),
         }
     }
 
@@ -395,6 +408,11 @@ impl Instance {
             Err(TryLockError::Error(e)) => Err(e.into()),
         }
     }
+}
+
+/// Whether the name belongs to osctl.
+pub(super) fn is_reserved(name: &str) -> bool {
+    STATE_FOLDER_NAMES.contains(&name) || name == KEEPER_NAME
 }
 
 #[cfg(test)]

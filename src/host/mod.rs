@@ -23,6 +23,7 @@ pub(crate) mod folders;
 pub(crate) mod follow_evolve;
 pub(crate) mod health;
 pub(crate) mod instance;
+pub(crate) mod instance_lookup;
 pub(crate) mod jupyter;
 pub(crate) mod keeper;
 mod keeper_recovery;

@@ -56,6 +56,24 @@ pub(crate) fn wanted_ports(
     }
 }
 
+/// Whether the user has chosen the ports of this instance, or whether others may be taken.
+pub(crate) fn are_chosen_for_instance(resolved: &ResolvedConfig) -> bool {
+    let has_source = |key: &str, is_own: fn(&ConfigSource) -> bool| {
+        let value = resolved.values.get(key);
+        value.is_some_and(|(_, source)| is_own(source))
+    };
+    let is_own = |source: &ConfigSource| {
+        matches!(
+            source,
+            ConfigSource::Instance { .. } | ConfigSource::Variable(_)
+        )
+    };
+    has_source("auto_ports", |source| *source != ConfigSource::Default)
+        || ["ports.kernel", "ports.mcp", "ports.vnc"]
+            .iter()
+            .any(|key| has_source(key, is_own))
+}
+
 /// The wanted ports if they are free or `held` by the instance itself; otherwise the next free ones, or an error that
 /// names the owner. `auto` lists ports known to be in use; if it is `Some`, other ports may be chosen.
 ///

@@ -12,25 +12,43 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-/// The named folder, else `HOST_PWD`, else the recorded folder, else the current one.
+/// The project of `up` and `build`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ProjectChoice<'a> {
+    /// The folder of `--project`.
+    pub(crate) named: Option<&'a Path>,
+    /// Whether the instance may get another project than the recorded one.
+    pub(crate) may_move: bool,
+}
+
+/// `HOST_PWD`, else the working directory.
 ///
 /// # Errors
-/// When the folder cannot be a project, or no folder was named and the instance belongs to another project.
+/// When the working directory does not exist.
+pub(crate) fn current_folder() -> Result<PathBuf> {
+    match env::var_os("HOST_PWD").filter(|folder| !folder.is_empty()) {
+        Some(folder) => Ok(std::path::absolute(folder)?),
+        None => env::current_dir().map_err(|error| {
+            let message = format!("the current folder can't be used: {error}");
+            Error::usage(message, "run the command in another folder").into()
+        }),
+    }
+}
+
+/// The named folder, else the current one. Beneath the recorded folder, the recorded one.
+///
+/// # Errors
+/// When the folder cannot be a project, or the instance has another project and must keep it.
 pub(crate) fn find_project(
-    given: Option<&Path>,
+    choice: ProjectChoice<'_>,
     record: Option<&InstanceRecord>,
-    instance: &str,
+    instance: &Instance,
     folders: &Folders,
     engine_socket: Option<&Path>,
 ) -> Result<PathBuf> {
-    let named = given.map(Path::to_owned).or_else(|| {
-        env::var_os("HOST_PWD")
-            .filter(|p| !p.is_empty())
-            .map(PathBuf::from)
-    });
-    let wanted = match &named {
-        Some(path) => path.clone(),
-        None => env::current_dir()?,
+    let wanted = match choice.named {
+        Some(path) => path.to_owned(),
+        None => current_folder()?,
     };
     let wanted = fs::canonicalize(&wanted).map_err(|e| match e.kind() {
         ErrorKind::NotFound => missing_project_error(&wanted),
@@ -40,20 +58,24 @@ pub(crate) fn find_project(
         },
     })?;
     let project = match record {
-        Some(record) if named.is_none() && wanted.starts_with(&record.project) => {
-            record.project.clone()
-        }
-        Some(record) if named.is_none() => {
-            return Err(Error::ProjectMismatch {
-                instance: instance.into(),
-                project: record.project.clone(),
+        Some(record) => {
+            let recorded = canonicalize_existing(&record.project);
+            let is_beneath = choice.named.is_none() && wanted.starts_with(&recorded);
+            match is_beneath || wanted == recorded {
+                true => record.project.clone(),
+                false if choice.may_move => wanted,
+                false => {
+                    return Err(Error::ProjectMismatch {
+                        instance: instance.name.clone(),
+                        project: record.project.clone(),
+                    }
+                    .into());
+                }
             }
-            .into());
         }
-        _ => wanted,
+        None => wanted,
     };
-    let instance = Instance::new(instance, folders)?;
-    check_project(&project, &instance, folders, engine_socket)?;
+    check_project(&project, instance, folders, engine_socket)?;
     Ok(project)
 }
 
@@ -228,7 +250,7 @@ fn check_project(
 
 #[cfg(test)]
 mod tests {
-    use super::{check_project, find_project, unsafe_folder_reason};
+    use super::{ProjectChoice, check_project, find_project, unsafe_folder_reason};
     use crate::config::{Config, EngineChoice};
     use crate::error::Error;
     use crate::host::applied_settings::AppliedSettings;
@@ -374,11 +396,21 @@ mod tests {
         Instance::new("default", folders).unwrap()
     }
 
+    fn find(
+        named: Option<&Path>,
+        record: Option<&InstanceRecord>,
+        may_move: bool,
+        folders: &Folders,
+    ) -> crate::error::Result<std::path::PathBuf> {
+        let choice = ProjectChoice { named, may_move };
+        find_project(choice, record, &instance(folders), folders, None)
+    }
+
     #[test]
     fn a_missing_project_is_named_with_the_command_that_creates_it() {
         let (_keep, folders) = home();
         let missing = folders.home.join("no such");
-        let error = find_project(Some(&missing), None, "default", &folders, None).unwrap_err();
+        let error = find(Some(&missing), None, false, &folders).unwrap_err();
         let Some(Error::Usage { message, hint }) = error.downcast_ref() else {
             panic!("{error}");
         };
@@ -393,12 +425,12 @@ mod tests {
         let (_keep, folders) = home();
         let link = folders.home.join("project/link");
         std::os::unix::fs::symlink("/", &link).unwrap();
-        let error = find_project(Some(&link), None, "default", &folders, None).unwrap_err();
+        let error = find(Some(&link), None, false, &folders).unwrap_err();
         assert!(error.to_string().contains("whole machine"), "{error}");
     }
 
     #[test]
-    fn outside_the_project_the_recorded_project_is_named() {
+    fn an_instance_gets_another_project_only_by_a_move() {
         let (_keep, folders) = home();
         let record = InstanceRecord {
             project: folders.home.join("other"),
@@ -408,19 +440,34 @@ mod tests {
             remote: None,
             applied: AppliedSettings::default(),
         };
-        let error = find_project(None, Some(&record), "default", &folders, None).unwrap_err();
-        assert!(
-            matches!(error.downcast_ref(), Some(Error::ProjectMismatch { .. })),
-            "{error}"
-        );
-        let named = find_project(
-            Some(&folders.home.join("project")),
-            Some(&record),
-            "default",
-            &folders,
-            None,
-        )
-        .unwrap();
-        assert_eq!(named, folders.home.join("project"));
+        let project = folders.home.join("project");
+        for named in [None, Some(project.as_path())] {
+            let error = find(named, Some(&record), false, &folders).unwrap_err();
+            let error: &Error = error.downcast_ref().unwrap();
+            assert!(matches!(error, Error::ProjectMismatch { .. }), "{error}");
+            assert!(error.hint().unwrap().contains("`osctl up --move`"));
+        }
+        let moved = find(Some(&project), Some(&record), true, &folders);
+        assert_eq!(moved.unwrap(), project);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_project_is_the_same_by_a_link_to_it() {
+        let (_keep, folders) = home();
+        let link = folders.home.join("link");
+        std::os::unix::fs::symlink(folders.home.join("project"), &link).unwrap();
+        let record = InstanceRecord {
+            project: link.clone(),
+            engine: EngineChoice::Docker,
+            ports: Config::default().ports,
+            criu: false,
+            remote: None,
+            applied: AppliedSettings::default(),
+        };
+        for named in [&link, &folders.home.join("project")] {
+            let found = find(Some(named), Some(&record), false, &folders);
+            assert_eq!(found.unwrap(), link);
+        }
     }
 }

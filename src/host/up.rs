@@ -53,6 +53,8 @@ pub(crate) struct UpRunner<'a> {
     pub(crate) force: bool,
     /// Whether to build the image from `body/` also after a rollback.
     pub(crate) build: bool,
+    /// The ports of other instances, which `auto_ports` does not choose: these instances may be down.
+    pub(crate) ports_of_others: &'a [u16],
     /// The configuration file, if it is not the default one.
     pub(crate) config_file: Option<&'a Path>,
     pub(crate) env_args: EnvArgs<'a>,
@@ -67,7 +69,7 @@ impl UpRunner<'_> {
     /// When a step fails; the earlier container then runs again.
     pub(crate) async fn run(&self, project: PathBuf, socket: Option<&Path>) -> Result<UpResult> {
         let mut retries = MAX_UP_PORT_ATTEMPTS;
-        let mut taken = Vec::new();
+        let mut taken = self.ports_of_others.to_vec();
         loop {
             match self.try_once(project.clone(), socket, &taken).await {
                 // The port was free when it was chosen, or could not be checked.

@@ -180,8 +180,9 @@ impl Ui {
         self.write_message(&SanitizedText::labelled("error", &style, text.as_ref()));
     }
 
-    /// Prints a failure: the log that explains it, the sentence, and the hint for the instance.
-    pub(crate) fn print_failure(self, error: &anyhow::Error, instance: &str) {
+    /// Prints a failure: the log that explains it, the sentence, and the hint. `instance` is the name of the instance if
+    /// hints name it.
+    pub(crate) fn print_failure(self, error: &anyhow::Error, instance: Option<&str>) {
         let expected = error.downcast_ref::<Error>();
         let sentence = match expected {
             Some(expected) => expected.to_string(),

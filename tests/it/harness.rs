@@ -28,7 +28,7 @@ static START_WITHOUT_COPY: unsafe extern "C" fn(
 
 /// Removes what a killed earlier run left of the instance: it belongs to folders that are
 /// created again.
-fn forget(instance: &str) {
+pub(crate) fn forget(instance: &str) {
     let paths = [
         format!("/containers/os-keeper-{instance}?force=true"),
         format!("/containers/os-host-{instance}?force=true"),
@@ -104,6 +104,23 @@ impl Home {
 
     /// `osctl --instance NAME ARGS…` in the project, without the `OSCTL_` variables of the environment.
     pub(crate) fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let args: Vec<S> = args.into_iter().collect();
+        let is_auto = args.iter().any(|arg| arg.as_ref() == "--auto-ports");
+        let named = ["--instance", &self.instance].map(OsStr::new);
+        let args = named.into_iter().chain(args.iter().map(AsRef::as_ref));
+        let mut command = self.command_without_instance(args);
+        if is_auto && !self.state().join("instance.json").exists() {
+            let ports = first_ports(&self.instance).into_iter();
+            command.envs(ports.filter(|(name, _)| !self.env.contains_key(*name)));
+        }
+        command
+    }
+
+    /// `osctl ARGS…` in the project.
+    pub(crate) fn command_without_instance<S: AsRef<OsStr>>(
+        &self,
+        args: impl IntoIterator<Item = S>,
+    ) -> Command {
         let binary = env!("CARGO_BIN_EXE_osctl").to_owned();
         let mut words = self.wrapper.iter().chain([&binary]);
         let mut command = Command::new(words.next().unwrap());
@@ -111,19 +128,11 @@ impl Home {
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("OSCTL_")) {
             command.env_remove(name);
         }
-        let args: Vec<S> = args.into_iter().collect();
-        let is_auto = args.iter().any(|arg| arg.as_ref() == "--auto-ports");
-        if is_auto && !self.state().join("instance.json").exists() {
-            command.envs(first_ports(&self.instance));
-        }
         command
             .env("HOST_HOME", &self.folder)
             .env_remove("HOST_PWD")
             .envs(&self.env);
-        command
-            .current_dir(&self.project)
-            .args(["--instance", &self.instance])
-            .args(args);
+        command.current_dir(&self.project).args(args);
         command.stdin(Stdio::null());
         command
     }

@@ -372,7 +372,10 @@ fn outside_the_project_osctl_names_the_project() {
     );
     assert_eq!(ran.code, 2, "{ran:?}");
     assert!(
-        ran.stderr.contains(home.project.to_str().unwrap()) && ran.stderr.contains("--project"),
+        ran.stderr.contains(home.project.to_str().unwrap())
+            && ran
+                .stderr
+                .contains(&format!("`osctl --instance {} up --move`", home.instance)),
         "{ran:?}"
     );
     let deep = home.project.join("deep");

@@ -64,6 +64,7 @@ mod hostile_terminal;
 mod image;
 mod installer;
 mod instance;
+mod instance_folders;
 mod interrupts;
 mod jobs;
 mod json_answers;
@@ -266,6 +267,7 @@ fn lanes() -> Vec<Lane> {
             ports::trials(),
             embedded::trials(),
             durable_runs::trials(),
+            instance_folders::trials(),
             criu_faults::trials(),
             json_answers::of_checkpoints::trials(),
             criu::trials(),

@@ -301,7 +301,10 @@ fn the_users_ssh_reaches_a_remote_engine() {
     // Another project does not use the copy of this project.
     let other = home.folder.join("other");
     fs::create_dir_all(&other).unwrap();
-    let told = run_to_end(&home, ["up", "--project", other.to_str().unwrap()]);
+    let told = run_to_end(
+        &home,
+        ["up", "--move", "--project", other.to_str().unwrap()],
+    );
     assert_failure(&told, 4, &["already has a copy of", "down --purge"]);
     // A copy that this machine does not know is not overwritten.
     home.ok(["down"]);

@@ -77,6 +77,17 @@ def test_reset_clears_the_names_and_keeps_the_place(kernel, tmp_path):
     assert kernel.run("In[3][:9], In[1]").result == "('import os', '')"
 
 
+def test_a_kernel_starts_in_the_project_and_does_not_import_its_modules_before(start, tmp_path):
+    (tmp_path / "asyncio.py").write_text("raise SystemExit")
+    kernel = start(env={"OSCTL_START_FOLDER": str(tmp_path)})
+    run = kernel.run(
+        "import os; (os.getcwd(), [str(d) for d in _dh], os.environ.get('OSCTL_START_FOLDER'))"
+    )
+    assert eval(run.result) == (str(tmp_path), [str(tmp_path)], None)
+    missing = start(env={"OSCTL_START_FOLDER": str(tmp_path / "missing")})
+    assert missing.run("import os; os.path.isdir(os.getcwd())").result == "True"
+
+
 def test_reset_works_where_the_working_directory_is_gone(kernel):
     kernel.run("import os, tempfile; d = tempfile.mkdtemp(); os.chdir(d); os.rmdir(d)")
     assert kernel.ask({"type": "reset", "id": "r"})["type"] == "reply"

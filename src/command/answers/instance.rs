@@ -168,12 +168,18 @@ pub(crate) struct InstancesAnswer {
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct InstanceEntry {
     pub(crate) instance: String,
+    /// Whether commands in the current folder use this instance.
+    pub(crate) current: bool,
     pub(crate) state: InstanceEntryState,
     pub(crate) engine: Option<EngineChoice>,
     /// The machine of the engine and of the address; `null` if it is this machine.
     pub(crate) machine: Option<String>,
     /// The URL of the HTTP API.
     pub(crate) kernel_url: Option<String>,
+    /// The URL of the MCP servers.
+    pub(crate) mcp_url: Option<String>,
+    /// `ADDRESS:PORT` of the VNC server.
+    pub(crate) vnc_address: Option<String>,
     pub(crate) project: Option<String>,
 }
 

@@ -7,7 +7,7 @@ use crate::error::{Error, Result, VerbOutcome};
 use crate::host::connect::{
     self, CONNECT_CLIENTS, ClientConfigPaths, ClientFileChange, ConnectClient, LaunchCommand,
 };
-use crate::host::instance::DEFAULT;
+use crate::host::instance::DEFAULT_INSTANCE;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
@@ -204,17 +204,15 @@ fn change_answer(
 /// The name of the server in the client's configuration.
 fn server_name(cx: &CommandContext) -> String {
     match cx.instance.name.as_str() {
-        DEFAULT => "osctl".into(),
+        DEFAULT_INSTANCE => "osctl".into(),
         other => format!("osctl-{other}"),
     }
 }
 
 /// The command that the client starts.
 fn bridge_call(narrow: McpFilterArgs, cx: &CommandContext) -> Result<LaunchCommand> {
-    let mut words = Vec::new();
-    if cx.instance.name != DEFAULT {
-        words.extend(["--instance".into(), cx.instance.name.clone()]);
-    }
+    // A client starts the command in any folder.
+    let mut words = vec!["--instance".into(), cx.instance.name.clone()];
     words.extend(launch_command::config_args(cx)?);
     Ok(LaunchCommand::for_bridge(
         launch_command::program_path(cx)?,

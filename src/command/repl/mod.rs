@@ -79,7 +79,7 @@ pub(crate) async fn run(args: ReplArgs, cx: &CommandContext) -> Result<VerbOutco
         prompt.add_history(&code);
         // The console continues after the error of one run.
         if let Err(error) = repl.execute_cell(code).await {
-            cx.ui.print_failure(&error, &cx.instance.name);
+            cx.ui.print_failure(&error, cx.instance.hint_name());
         }
         if let Ok(Some(session)) = repl.find_session().await {
             repl.number = session.exec_count.saturating_add(1);

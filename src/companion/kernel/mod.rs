@@ -58,6 +58,8 @@ const DEFAULT_SESSION_PROBE_INTERVAL: Duration = Duration::from_secs(30);
 pub(crate) struct KernelSettings {
     pub(crate) python: PathBuf,
     pub(crate) program: PathBuf,
+    /// The working directory of a new kernel.
+    pub(crate) start_folder: PathBuf,
     /// Folder of the kernel's socket.
     pub(crate) socket_folder: PathBuf,
     /// Folder of the generation records.
@@ -116,6 +118,7 @@ impl KernelSettings {
             run_store: store,
             python: settings.python.clone(),
             program: settings.body_folder.join("kernel"),
+            start_folder: settings.project_folder.clone(),
             socket_folder: settings.run_folder.join("kernels"),
             record_folder: settings.data_folder.join("kernels"),
             restore_source,

@@ -265,6 +265,8 @@ impl TemplateProcess {
         command
             .arg(&settings.program)
             .args(["--template", "--fd", "0"])
+            // Only kernels enter it: the modules of the project must not replace those that the template imports.
+            .env("OSCTL_START_FOLDER", &settings.start_folder)
             .stdin(OwnedFd::from(theirs))
             .stdout(Stdio::null())
             .stderr(Stdio::piped())

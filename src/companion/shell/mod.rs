@@ -62,14 +62,18 @@ pub(crate) struct ShellSettings {
 }
 
 impl ShellSettings {
-    pub(crate) fn new(retained_runs: &RetainedRuns, run_store: RunStore) -> Self {
+    pub(crate) fn new(
+        settings: &super::CompanionSettings,
+        retained_runs: &RetainedRuns,
+        run_store: RunStore,
+    ) -> Self {
         let home = std::env::var_os("HOME").map_or_else(|| "/root".into(), PathBuf::from);
         Self {
             run_store,
             // A separate folder, because executions may have the same IDs.
             output_folder: retained_runs.own_folder().join("commands"),
             bash: find_bash(),
-            cwd: std::env::current_dir().unwrap_or_else(|_| "/".into()),
+            cwd: settings.project_folder.clone(),
             home,
         }
     }

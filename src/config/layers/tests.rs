@@ -8,7 +8,7 @@ fn load(text: &str) -> crate::error::Result<ResolvedConfig> {
     let file = folder.path().join("osctl.yaml");
     fs::write(&file, text).unwrap();
     let mut layers = ConfigLayers::new()?;
-    layers.add_file(&file, None)?;
+    layers.add_file(&file, "default", None)?;
     layers.resolve()
 }
 
@@ -134,13 +134,15 @@ fn a_project_may_not_grant_itself_privileges() {
         fs::write(&file, text).unwrap();
         let error = ConfigLayers::new()
             .unwrap()
-            .add_file(&file, Some(PROJECT_KEYS))
+            .add_file(&file, "default", Some(PROJECT_KEYS))
             .unwrap_err();
         assert!(error.to_string().contains("a project can't set"), "{text}");
     }
     let refused = || {
         let mut layers = ConfigLayers::new().unwrap();
-        let error = layers.add_file(&file, Some(PROJECT_KEYS)).unwrap_err();
+        let error = layers
+            .add_file(&file, "default", Some(PROJECT_KEYS))
+            .unwrap_err();
         error.to_string()
     };
     fs::write(&file, " ".repeat(2 << 20)).unwrap();
@@ -150,8 +152,13 @@ fn a_project_may_not_grant_itself_privileges() {
     assert!(refused().contains("the file is not regular"));
     fs::remove_dir(&file).unwrap();
     fs::write(&file, "body: mine").unwrap();
-    let resolved =
-        ResolvedConfig::load(Path::new("/nonexistent"), Some(folder.path()), vec![]).unwrap();
+    let resolved = ResolvedConfig::load(
+        Path::new("/nonexistent"),
+        Some(folder.path()),
+        "default",
+        vec![],
+    )
+    .unwrap();
     assert_eq!(resolved.config.body, Path::new("mine"));
 }
 
@@ -166,7 +173,7 @@ fn servers_of_the_project_and_of_the_user_are_merged() {
         "servers:\n  b: {url: 'http://h'}\n  c: {disabled: true}",
     )
     .unwrap();
-    let config = ResolvedConfig::load(&file, Some(folder.path()), vec![])
+    let config = ResolvedConfig::load(&file, Some(folder.path()), "default", vec![])
         .unwrap()
         .config;
     let names: Vec<_> = config.servers.keys().map(String::as_str).collect();
@@ -182,4 +189,69 @@ fn servers_of_the_project_and_of_the_user_are_merged() {
 fn a_body_outside_the_project_is_refused() {
     assert!(load("body: ../elsewhere").is_err());
     assert!(load("body: /etc").is_err());
+}
+
+/// The configuration of the instance `blue` from this file of the user.
+fn load_blue(text: &str) -> crate::error::Result<ResolvedConfig> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("osctl.yaml");
+    fs::write(&file, text).unwrap();
+    ResolvedConfig::load(&file, None, "blue", vec![])
+}
+
+#[test]
+fn the_section_of_an_instance_overrides_the_general_values() {
+    let general = "limits: {memory: 4g, pids: 300}\nenv: {A: a, B: b}\nmounts: ['/a:/a']\n";
+    let sections = "instances:\n  blue: {limits: {memory: 8g}, env: {B: c, D: d}, mounts: ['/b:/b'], servers: {x: {command: y}}}\n  red: {criu: true}\n  default:\n";
+    let resolved = load_blue(&format!("{sections}{general}")).unwrap();
+    let config = &resolved.config;
+    assert_eq!(config.limits.memory.as_deref(), Some("8g"));
+    assert_eq!((config.limits.pids, config.criu), (300, false));
+    let env: Vec<_> = config.env.iter().map(|(k, v)| format!("{k}={v}")).collect();
+    assert_eq!(env, ["A=a", "B=c", "D=d"]);
+    assert_eq!(config.mounts, ["/b:/b"]);
+    assert!(config.servers.contains_key("x"));
+    let source = |key: &str| resolved.values[key].1.to_string();
+    assert!(source("limits.memory").ends_with("osctl.yaml (instances.blue)"));
+    assert!(source("limits.pids").ends_with("osctl.yaml"));
+    assert!(!resolved.values.contains_key("instances"));
+}
+
+#[test]
+fn a_section_that_can_not_be_used_is_refused_with_its_place() {
+    for (text, expected) in [
+        ("blue: {limits: {memroy: 1g}}", "`limits.memroy`"),
+        ("red: {limits: {memroy: 1g}}", "(instances.red)"),
+        ("blue: {limits: {memory: 1x}}", "(instances.blue)"),
+        (
+            "blue: {instances: {red: {criu: true}}}",
+            "`instances.red.criu`",
+        ),
+        ("blue: 1", "`instances.blue`"),
+        ("'Not A Name': {}", "`instances.Not A Name`"),
+        ("[blue]", "`instances`"),
+    ] {
+        let error = load_blue(&format!("instances: {{{text}}}").replace("{[blue]}", "[blue]"));
+        let error = error.unwrap_err();
+        assert!(error.to_string().contains(expected), "{text}: {error}");
+        let hint = error.downcast_ref::<crate::error::Error>().unwrap().hint();
+        if text.contains("memroy") {
+            assert_eq!(hint.unwrap(), "did you mean `limits.memory`?");
+        }
+    }
+    // An invalid value of another instance does not stop this one.
+    assert!(load_blue("instances: {red: {limits: {memory: 1x}}}").is_ok());
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(
+        folder.path().join("osctl.yaml"),
+        "instances: {blue: {criu: true}}",
+    )
+    .unwrap();
+    let none = Path::new("/nonexistent");
+    let error = ResolvedConfig::load(none, Some(folder.path()), "blue", vec![]).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("a project can't set `instances`")
+    );
 }

@@ -47,6 +47,9 @@ impl UpRunner<'_> {
             .applied
             .diff_settings(applied, ports, self.resolved, &env_names);
         changes.add_lost_variables(lost, &env_names);
+        if before.project != after.project {
+            changes.add_move(&before.project, &after.project);
+        }
         if is_other_image {
             changes.add_image();
         }

@@ -16,6 +16,7 @@ fn without_python(folder: &Path) -> KernelSettings {
     KernelSettings {
         python: folder.join("no-python"),
         program: folder.join("kernel"),
+        start_folder: folder.into(),
         socket_folder: folder.join("run"),
         record_folder: folder.join("data"),
         restore_source: Arc::new(StoredGenerations::new(folder.join("cryo"))),
