@@ -72,9 +72,9 @@ const WORD_TIPS: &[(&[&str], &[&str])] = &[
         ],
     ),
     (
-        &["env", "set"],
+        &["set", "setenv", "export"],
         &[
-            "`osctl up --env NAME` passes a variable into the container",
+            "`osctl env set NAME` gives a variable to the container",
             "`osctl config edit` changes settings",
         ],
     ),

@@ -210,6 +210,7 @@ impl KernelProcess {
                     KernelFirstRequest::Probe => connection.queue_frame(&KernelQueryFrame {
                         id: "probe",
                         question: &KernelQuery::Probe,
+                        environment: None,
                     }),
                 };
                 self.connection_state = KernelConnectionState::Open { connection, pipes };

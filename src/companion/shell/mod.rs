@@ -25,6 +25,7 @@ pub(crate) use stdin::CommandStdin;
 pub(crate) use supervisor::supervise_command;
 
 use super::runs::{RetainedRuns, RunIdConflict, RunNotRecorded, RunRegistry, RunStore};
+use crate::companion::environment::EnvironmentHandle;
 use crate::protocol::kernel::RunStatus;
 use crate::protocol::shell::{JobInfo, ShellRequest};
 use bytes::Bytes;
@@ -59,16 +60,23 @@ pub(crate) struct ShellSettings {
     pub(crate) cwd: PathBuf,
     pub(crate) home: PathBuf,
     pub(crate) bash: PathBuf,
+    /// The user's variables.
+    pub(crate) environment: EnvironmentHandle,
 }
 
 impl ShellSettings {
-    pub(crate) fn new(retained_runs: &RetainedRuns, run_store: RunStore) -> Self {
+    pub(crate) fn new(
+        retained_runs: &RetainedRuns,
+        run_store: RunStore,
+        environment: EnvironmentHandle,
+    ) -> Self {
         let home = std::env::var_os("HOME").map_or_else(|| "/root".into(), PathBuf::from);
         Self {
             run_store,
             // A separate folder, because executions may have the same IDs.
             output_folder: retained_runs.own_folder().join("commands"),
             bash: find_bash(),
+            environment,
             cwd: std::env::current_dir().unwrap_or_else(|_| "/".into()),
             home,
         }
@@ -278,7 +286,8 @@ impl Shells {
 
     /// The environment of a command of the session; `None` when it is the companion's.
     pub(crate) async fn session_environment(&self, session: &str) -> Option<EnvironmentVariables> {
-        let exports = ExportScript::from_context(self.contexts.lock().get(session)?)?;
+        let context = self.session_context(session).ok()?;
+        let exports = ExportScript::from_context(&context)?;
         let environment = exports.evaluate(&self.settings.bash).await;
         let failed = |error: &io::Error| {
             tracing::warn!("the environment of session `{session}` can't be read: {error}");
@@ -362,7 +371,8 @@ impl Shells {
     pub(crate) fn retain_contexts(&self) -> BTreeMap<String, RetainedContext> {
         let contexts = self.contexts.lock().clone();
         let retain = |(session, context): (String, ShellContext)| {
-            let environment = command::initial_environment(&session).collect();
+            let user = context.bash_environment();
+            let environment = command::initial_environment(&session, user).collect();
             (
                 session,
                 RetainedContext::from_context(&context, &environment),
@@ -374,9 +384,13 @@ impl Shells {
     /// Restores the contexts of an earlier container.
     pub(crate) fn restore_contexts(&self, all: BTreeMap<String, RetainedContext>) {
         for (session, retained) in all {
-            let environment = command::initial_environment(&session).collect();
+            let user = self.settings.environment.current();
+            let environment = command::initial_environment(&session, &user).collect();
             match retained.restore_context(&environment, &self.settings.cwd) {
-                Ok(context) => drop(self.contexts.lock().insert(session, context)),
+                Ok(context) => {
+                    let context = context.with_restored_environment(user);
+                    drop(self.contexts.lock().insert(session, context));
+                }
                 Err(error) => tracing::warn!(
                     session,
                     "the shell's context can't be restored, the session starts with an empty one: {error}"
@@ -448,12 +462,16 @@ impl Shells {
     }
 
     fn session_context(&self, session: &str) -> Result<ShellContext, ShellRefusal> {
-        if let Some(context) = self.contexts.lock().get(session) {
-            return Ok(context.clone());
-        }
-        let cwd = self.settings.cwd.clone();
-        let path = cwd.display().to_string();
-        ShellContext::new(cwd).map_err(|error| folder_refusal(&path, &error))
+        let found = self.contexts.lock().get(session).cloned();
+        let context = match found {
+            Some(context) => context,
+            None => {
+                let cwd = self.settings.cwd.clone();
+                let path = cwd.display().to_string();
+                ShellContext::new(cwd).map_err(|error| folder_refusal(&path, &error))?
+            }
+        };
+        Ok(context.with_environment(self.settings.environment.current()))
     }
 
     fn remove_running(&self, id: &str) {

@@ -159,6 +159,8 @@ impl KernelOwner {
             tracing::error!("{}", self.last_failure);
             return self.apply_event(KernelPolicyEvent::Broken);
         }
+        // The process is new, or was restored from a checkpoint.
+        self.sent_environment = None;
         // The kernel is ready only after it has loaded its packages, and a package may prevent that.
         self.hello = Some(hello);
     }

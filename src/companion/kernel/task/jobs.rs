@@ -14,6 +14,7 @@ use crate::companion::runs::SpillFiles;
 use crate::protocol::kernel::{KernelReport, RunError, RunEventKind, RunStatus};
 use serde_json::Value;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -251,6 +252,10 @@ impl KernelOwner {
             return;
         };
         self.started_ticks = descendants::read_boot_ticks();
+        let current = self.settings.environment.current();
+        let has_current = |sent| Arc::ptr_eq(sent, &current);
+        let is_sent = self.sent_environment.as_ref().is_some_and(has_current);
+        let environment = (!is_sent).then_some(&*current);
         let sent = match &job {
             KernelJob::Run(run) => {
                 self.run_count.increment();
@@ -264,6 +269,7 @@ impl KernelOwner {
                     code: &run.request.code,
                     silent: run.request.silent,
                     store_history: run.request.store_history,
+                    environment,
                 })
             }
             KernelJob::Query { .. } | KernelJob::Detach { .. } => {
@@ -283,6 +289,7 @@ impl KernelOwner {
                 process.send_frame(&KernelQueryFrame {
                     id: "ask",
                     question: query,
+                    environment,
                 })
             }
         };
@@ -296,6 +303,7 @@ impl KernelOwner {
             }
             return self.queue.push_front(job);
         }
+        self.sent_environment = Some(current);
         self.current_job = Some(job);
         self.interrupted_error = None;
         self.sent_at = Instant::now();

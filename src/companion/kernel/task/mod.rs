@@ -24,6 +24,7 @@ use crate::companion::kernel::{
     KernelAnswer, KernelMessage, KernelRefusal, KernelSettings, KernelView,
 };
 use crate::companion::runs::SpillFiles;
+use crate::protocol::environment::UserEnvironment;
 use crate::protocol::kernel::{KernelReport, RunError};
 use detached::{StartAction, wait_resolution};
 use job::{KernelJob, KernelJobOutcome, refuse_message};
@@ -31,6 +32,7 @@ use restore::KernelRestore;
 use shutdown::KernelShutdownState;
 use std::collections::VecDeque;
 use std::future::pending;
+use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
 use timers::{spin_briefly, wait_until};
@@ -99,6 +101,8 @@ pub(super) struct KernelOwner {
     /// Whether the session ends, and not the companion.
     is_deleted: bool,
     last_failure: String,
+    /// The user's variables that the process has.
+    sent_environment: Option<Arc<UserEnvironment>>,
     /// Why the companion ends the process.
     end_reason: Option<String>,
     /// Bytes of output since the last run.
@@ -190,6 +194,7 @@ impl KernelOwner {
             quiescence_waiters: Vec::new(),
             is_deleted: false,
             last_failure: String::new(),
+            sent_environment: None,
             end_reason: None,
             stray_output_bytes: 0,
             transferred_bytes: 0,
@@ -310,6 +315,7 @@ impl KernelOwner {
                     let probe = KernelQueryFrame {
                         id: "probe",
                         question: &KernelQuery::Probe,
+                        environment: None,
                     };
                     // A probe that can't be sent is not answered, and the timer ends the kernel.
                     self.process
