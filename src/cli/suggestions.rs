@@ -111,8 +111,9 @@ const WORD_TIPS: &[(&[&str], &[&str])] = &[
         &["`osctl evolve rollback` returns to the previous image"],
     ),
     (
-        &["history", "jobs", "activity"],
+        &["history", "jobs"],
         &[
+            "`osctl activity` shows what clients ran, called and wrote",
             "`osctl runs` lists recent and running code",
             "`osctl evolve history` lists evolves",
         ],

@@ -264,6 +264,7 @@ fn each_library_is_used_only_in_its_place() {
             &[
                 "companion/mcp/child/remote/",
                 "host/bounded_response.rs",
+                "host/activity.rs",
                 "host/archives.rs",
                 "host/bridge/",
                 "host/client.rs",
@@ -273,6 +274,7 @@ fn each_library_is_used_only_in_its_place() {
                 "host/files.rs",
                 "host/mcp.rs",
                 "host/progress_stream.rs",
+                "host/user_environment.rs",
             ],
         ),
         (

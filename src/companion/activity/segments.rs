@@ -10,11 +10,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Size at which the next segment begins, and the size of all segments.
-const MAX_SEGMENT_BYTES: u64 = 1 << 20;
+const ACTIVITY_SEGMENT_BYTES: u64 = 1 << 20;
 const ACTIVITY_BUDGET_BYTES: u64 = 16 << 20;
 
 /// Maximum bytes that are read of one segment: code in the container can change the files.
-const MAX_SEGMENT_READ_BYTES: u64 = 4 * MAX_SEGMENT_BYTES;
+const MAX_ACTIVITY_READ_BYTES: u64 = 4 * ACTIVITY_SEGMENT_BYTES;
 
 const SEGMENT_SUFFIX: &str = ".jsonl";
 
@@ -71,7 +71,7 @@ impl SegmentStore {
         };
         file.write_all(lines)?;
         let size = size + lines.len() as u64;
-        match size < MAX_SEGMENT_BYTES {
+        match size < ACTIVITY_SEGMENT_BYTES {
             true => self.current = Some((file, number, size)),
             false => {
                 drop(file);
@@ -88,7 +88,7 @@ impl SegmentStore {
         fs::create_dir_all(&self.folder)?;
         let last = self.list_segments().last().copied();
         let (number, size) = match last {
-            Some((number, size)) if size < MAX_SEGMENT_BYTES => (number, size),
+            Some((number, size)) if size < ACTIVITY_SEGMENT_BYTES => (number, size),
             Some((number, _)) => (number + 1, 0),
             None => (1, 0),
         };
@@ -150,7 +150,7 @@ impl SegmentStore {
                 continue;
             };
             if file
-                .take(MAX_SEGMENT_READ_BYTES)
+                .take(MAX_ACTIVITY_READ_BYTES)
                 .read_to_end(&mut text)
                 .is_err()
             {
@@ -183,7 +183,7 @@ fn excess_segments(segments: &[(u64, u64)], budget: u64) -> Vec<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{ACTIVITY_BUDGET_BYTES, MAX_SEGMENT_BYTES, SegmentStore, excess_segments};
+    use super::{ACTIVITY_BUDGET_BYTES, ACTIVITY_SEGMENT_BYTES, SegmentStore, excess_segments};
     use crate::protocol::activity::{ActivityRecord, sample_record};
     use std::fs;
     use std::sync::Arc;
@@ -221,7 +221,10 @@ mod tests {
             store.append(&[padded(seq)]);
         }
         let size: u64 = store.list_segments().iter().map(|(_, size)| size).sum();
-        assert!(size <= ACTIVITY_BUDGET_BYTES + MAX_SEGMENT_BYTES, "{size}");
+        assert!(
+            size <= ACTIVITY_BUDGET_BYTES + ACTIVITY_SEGMENT_BYTES,
+            "{size}"
+        );
         assert!(size > ACTIVITY_BUDGET_BYTES / 2, "{size}");
         let newest = store.read_newest(30, |_| true);
         let numbers: Vec<u64> = newest.iter().map(|record| record.seq).collect();
