@@ -7,9 +7,9 @@ mod values;
 
 use crate::command::candidates::instance_names;
 use crate::command::{
-    attach, build, completions, config, cp, criu, cryo, desktop, doctor, down, evolve, exec,
-    health, init, inside, interrupt, jupyter, keeper, logs, ls, man, mcp, reaper, relay, repl,
-    reset, restart, runs, screenshot, sessions, shell, status, up,
+    activity, attach, build, completions, config, cp, criu, cryo, desktop, doctor, down, env,
+    evolve, exec, health, init, inside, interrupt, jupyter, keeper, logs, ls, man, mcp, reaper,
+    relay, repl, reset, restart, runs, screenshot, sessions, shell, status, up,
 };
 use crate::error::Error;
 use clap::builder::{StyledStr, Styles};
@@ -100,6 +100,8 @@ pub(crate) enum HostVerb {
     /// Show the container's logs
     #[command(alias = "log")]
     Logs(logs::LogsArgs),
+    /// Show what clients ran, called and wrote
+    Activity(activity::ActivityArgs),
     /// List the instances
     #[command(aliases = ["list", "ps"])]
     Ls(ls::LsArgs),
@@ -143,6 +145,9 @@ pub(crate) enum HostVerb {
     Init(init::InitArgs),
     /// Check your setup and suggest fixes
     Doctor(doctor::DoctorArgs),
+    /// Set, list and remove variables, such as API keys
+    #[command(alias = "environment")]
+    Env(env::EnvironmentArgs),
     /// Show or edit the configuration
     Config(config::ConfigArgs),
     /// Write the man pages into a folder; for packages
@@ -190,6 +195,7 @@ impl HostVerb {
             | Self::Repl(_)
             | Self::Shell(_)
             | Self::Attach(_)
+            | Self::Activity(_)
             | Self::Logs(_) => None,
             Self::Mcp(args) if args.is_bridge() => None,
             // Run again, the verb completes its work.
@@ -317,7 +323,7 @@ mod tests {
             assert!(parsed.is_ok(), "{}: {parsed:?}", group.get_name());
             count += 1;
         }
-        assert_eq!(count, 7);
+        assert_eq!(count, 8);
     }
 
     #[test]

@@ -10,7 +10,8 @@ from .fork_guard import ForkGuard
 from .frame import Frame, Malformed
 from .loop import Loop
 from .queries import Queries
-from .validation import Refused, read_flag, require_text
+from .user_environment import UserEnvironment
+from .validation import Refused, read_flag, read_texts, require_text
 from .wire import Wire
 
 
@@ -18,6 +19,7 @@ def serve_requests(
     wire: Wire, cells: CellRunner, queries: Queries, loop: Loop, fork_guard: ForkGuard
 ) -> None:
     """Serves one request after another; returns when the listening socket is closed."""
+    environment = UserEnvironment()
     while True:
         id: Any = None
         try:
@@ -28,6 +30,9 @@ def serve_requests(
             if fork_guard.is_child():
                 fork_guard.end_child(None)
             id = request.get("id")
+            variables = read_texts(request, "environment")
+            if variables is not None:
+                environment.replace_variables(variables)
             _dispatch_request(request, cells, queries)
         except (Malformed, Refused) as error:
             shown = id if isinstance(id, str) else None

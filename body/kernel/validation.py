@@ -31,3 +31,13 @@ def read_count(request: Frame, field: str, default: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise Refused(f"`{field}` must be an integer of at least 0")
     return value
+
+
+def read_texts(request: Frame, field: str) -> dict[str, str] | None:
+    """Returns an object of strings; None when it is absent."""
+    value = request.get(field)
+    if value is None:
+        return None
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise Refused(f"`{field}` must be an object of strings")
+    return value

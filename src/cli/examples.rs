@@ -31,6 +31,25 @@ const COMMAND_EXAMPLES: &[(&str, &[&str])] = &[
             "osctl down --purge --yes  # delete the saved state, too",
         ],
     ),
+    (
+        "env",
+        &[
+            "osctl env set OPENAI_API_KEY --from-env",
+            "osctl env ls",
+            "osctl env rm OPENAI_API_KEY",
+        ],
+    ),
+    (
+        "env set",
+        &[
+            "osctl env set STRIPE_KEY            # asks for the value",
+            "osctl env set MODE=test REGION=eu",
+            "osctl env set OPENAI_API_KEY --from-env",
+            "osctl env set DEPLOY_KEY < key.txt",
+        ],
+    ),
+    ("env ls", &["osctl env ls", "osctl --json env ls"]),
+    ("env rm", &["osctl env rm STRIPE_KEY MODE"]),
     ("restart", &["osctl restart", "osctl -i second restart"]),
     ("status", &["osctl status", "osctl --json status"]),
     (
@@ -39,6 +58,14 @@ const COMMAND_EXAMPLES: &[(&str, &[&str])] = &[
             "osctl logs -n 50",
             "osctl logs -f kernel",
             "osctl logs mcp/filesystem",
+        ],
+    ),
+    (
+        "activity",
+        &[
+            "osctl activity --since 1h",
+            "osctl activity -f --client claude-code",
+            "osctl --json activity -n 20",
         ],
     ),
     ("ls", &["osctl ls", "osctl --json ls"]),

@@ -32,8 +32,8 @@ const VERB_GROUPS: [(&str, &[&str]); 8] = [
         "Tools and clients",
         &["mcp", "jupyter", "desktop", "screenshot"],
     ),
-    ("Inspect", &["status", "ls", "logs", "doctor"]),
-    ("Configure", &["config", "completions"]),
+    ("Inspect", &["status", "ls", "activity", "logs", "doctor"]),
+    ("Configure", &["config", "env", "completions"]),
 ];
 
 /// The help template of the top level, with the verbs of `command` in groups.

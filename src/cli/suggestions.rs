@@ -72,9 +72,9 @@ const WORD_TIPS: &[(&[&str], &[&str])] = &[
         ],
     ),
     (
-        &["env", "set"],
+        &["set", "setenv", "export"],
         &[
-            "`osctl up --env NAME` passes a variable into the container",
+            "`osctl env set NAME` gives a variable to the container",
             "`osctl config edit` changes settings",
         ],
     ),
@@ -111,8 +111,9 @@ const WORD_TIPS: &[(&[&str], &[&str])] = &[
         &["`osctl evolve rollback` returns to the previous image"],
     ),
     (
-        &["history", "jobs", "activity"],
+        &["history", "jobs"],
         &[
+            "`osctl activity` shows what clients ran, called and wrote",
             "`osctl runs` lists recent and running code",
             "`osctl evolve history` lists evolves",
         ],

@@ -35,6 +35,12 @@ pub(crate) fn instance_names() -> Vec<CompletionCandidate> {
     names.map(CompletionCandidate::new).collect()
 }
 
+pub(super) fn variable_names() -> Vec<CompletionCandidate> {
+    collect_candidates(CANDIDATES_TIMEOUT, async |cx| {
+        Ok(cx.instance.read_environment()?.unwrap_or_default().names())
+    })
+}
+
 pub(super) fn session_names() -> Vec<CompletionCandidate> {
     client_candidates(|client| async move {
         let found = client.list_sessions().await?;

@@ -108,7 +108,9 @@ pub(crate) async fn run(args: JupyterArgs, cx: &CommandContext) -> Result<VerbOu
                 true => OutputPolicy::Trusted,
                 false => OutputPolicy::Sanitized,
             };
-            let attached = NotebookSession::new(session, outputs, || cx.companion_client());
+            let attached = NotebookSession::new(session, outputs, || {
+                Ok(cx.companion_client()?.for_notebooks())
+            });
             serve_kernel(&ConnectionFile::read(&connection)?, &attached).await?;
             Ok(VerbOutcome::Done)
         }

@@ -20,12 +20,14 @@ const MAX_SERVICE_NAME_BYTES: usize = 64;
 const CHARS_PER_SERVICE_EDIT: usize = 2;
 
 /// Parts of the companion, whose lines can be selected as those of a service.
-const COMPANION_PARTS: [&str; 14] = [
+const COMPANION_PARTS: [&str; 16] = [
+    "activity",
     "companion",
     "criu",
     "cryo",
     "desktop",
     "display",
+    "environment",
     "evolve",
     "files",
     "http",

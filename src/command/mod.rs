@@ -1,5 +1,6 @@
 //! The verbs, one file each: arguments, the plan made of them, and its execution.
 
+pub(crate) mod activity;
 mod answers;
 pub(crate) mod attach;
 pub(crate) mod build;
@@ -15,6 +16,7 @@ pub(crate) mod cryo;
 pub(crate) mod desktop;
 pub(crate) mod doctor;
 pub(crate) mod down;
+pub(crate) mod env;
 pub(crate) mod evolve;
 pub(crate) mod exec;
 mod figures;
@@ -61,6 +63,7 @@ use crate::host::engine_diagnosis::may_engine_explain;
 use crate::host::folders::Folders;
 use crate::host::instance_lookup::{InstanceScope, find_instance};
 use crate::ui::Ui;
+use chrono::{DateTime, Local};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -162,6 +165,8 @@ async fn run_with_context(verb: HostVerb, cx: &CommandContext) -> Result<VerbOut
         HostVerb::Interrupt(args) => interrupt::run(args, cx).await,
         HostVerb::Reset(args) => reset::run(args, cx).await,
         HostVerb::Cp(args) => cp::run(args, cx).await,
+        HostVerb::Activity(args) => activity::run(args, cx).await,
+        HostVerb::Env(args) => env::run(args, cx).await,
         HostVerb::Criu(args) => criu::run(args, cx).await,
         HostVerb::Cryo(args) => cryo::run(args, cx).await,
         HostVerb::Mcp(args) => mcp::run(args, cx).await,
@@ -189,6 +194,13 @@ fn format_duration(seconds: f64) -> String {
 fn format_age(created: f64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     format_duration((now.unwrap_or_default().as_secs_f64() - created).max(0.0))
+}
+
+/// Formats a time in seconds since 1970 for people, in local time.
+fn format_time(seconds: f64) -> String {
+    let time = DateTime::from_timestamp_millis((seconds * 1e3) as i64).unwrap_or_default();
+    let time = time.with_timezone(&Local);
+    time.format("%m-%d %H:%M:%S").to_string()
 }
 
 /// The ID of an image for people: the algorithm and the first 12 digits, as `docker images` shows them.

@@ -31,7 +31,7 @@ pub(crate) async fn run(args: RunsArgs, cx: &CommandContext) -> Result<VerbOutco
         return Ok(VerbOutcome::Done);
     }
     let mut rows = vec![
-        ["ID", "SESSION", "STATUS", "TOOK", "CODE"]
+        ["ID", "STARTED", "SESSION", "STATUS", "TOOK", "CODE"]
             .map(str::to_owned)
             .to_vec(),
     ];
@@ -43,6 +43,7 @@ pub(crate) async fn run(args: RunsArgs, cx: &CommandContext) -> Result<VerbOutco
         };
         vec![
             run.id,
+            super::format_time(run.created),
             run.session,
             status.into(),
             super::format_duration(run.timing_ms / 1e3),

@@ -4,6 +4,7 @@
 //! [`serve_companion`] runs from start to shutdown. Its sockets and its shutdown future are arguments, so tests and
 //! production differ only in the call.
 
+mod activity;
 mod admission;
 mod api;
 mod criu;
@@ -11,6 +12,7 @@ mod cryo;
 mod descendants;
 mod desktop;
 mod display;
+mod environment;
 mod evolve;
 mod files;
 mod http;
@@ -35,11 +37,13 @@ pub(crate) use settings::CompanionSettings;
 pub(crate) use shell::supervise_command;
 
 use crate::error::Result;
+use activity::ActivityLog;
 use admission::AdmissionControl;
 use anyhow::Context;
 use criu::{Criu, CriuPrerequisites};
 use cryo::{CryoService, CryoSettings, StoredGenerations};
 use desktop::{Desktop, DesktopSettings, OneTimeTokens};
+use environment::EnvironmentHandle;
 use evolve::EvolveHandle;
 use files::FilesHandle;
 use http::HttpHandles;
@@ -130,6 +134,8 @@ pub(crate) async fn serve_companion(
     let grace = settings.shutdown_grace;
     let retained_runs = parts.retained_runs;
     let store = RunStore::open(&retained_runs);
+    let environment = EnvironmentHandle::open(&settings.data_folder);
+    let activity = ActivityLog::start(settings.data_folder.join("activity"), environment.clone());
     // This step must run before any process takes an id.
     let prerequisites = CriuPrerequisites::prepare(criu::CriuSettings::from(&settings)).await;
     let restore_source = Arc::new(StoredGenerations::new(settings.cryo_folder()));
@@ -140,6 +146,7 @@ pub(crate) async fn serve_companion(
             &retained_runs,
             store.clone(),
             restore_source,
+            environment.clone(),
         ),
         prerequisites.restoring_sessions(),
     );
@@ -147,6 +154,7 @@ pub(crate) async fn serve_companion(
         &settings,
         &retained_runs,
         store.clone(),
+        environment.clone(),
     ));
     if store.wait_synced().await {
         retained_runs.remove_stale();
@@ -169,7 +177,8 @@ pub(crate) async fn serve_companion(
         },
         settings.root.clone(),
     );
-    let hub = Hub::start(mcp::HubSettings::from(&settings), Arc::new(os.clone()));
+    let hub_settings = mcp::HubSettings::new(&settings, environment.clone(), activity.clone());
+    let hub = Hub::start(hub_settings, Arc::new(os.clone()));
     let gate = AdmissionControl::default();
     let session_state = SessionStateStore::new(
         &settings.data_folder,
@@ -198,6 +207,7 @@ pub(crate) async fn serve_companion(
             retained_runs,
             run_store: store.clone(),
             session_state: session_state.clone(),
+            activity: activity.clone(),
         },
     );
     os.set_evolve(evolve.clone());
@@ -214,6 +224,8 @@ pub(crate) async fn serve_companion(
         desktop,
         one_time_tokens: OneTimeTokens::new(settings.required_token_digest.as_deref()),
         evolve,
+        environment,
+        activity: activity.clone(),
     };
     let server = http::HttpServer::start(listeners, &settings, handles);
     tokio::spawn(memory::trim_periodically());
@@ -247,6 +259,7 @@ pub(crate) async fn serve_companion(
     sessions.run_registry().retain_files();
     shells.run_registry().retain_files();
     store.close();
+    activity.flush().await;
     tracing::info!("the companion has stopped");
     Ok(())
 }

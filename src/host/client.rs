@@ -16,6 +16,7 @@ use super::secrets::sha256_fingerprint;
 use super::token_proof::ProofLayer;
 use super::tunnel::Tunnel;
 use crate::error::Result;
+use crate::protocol::activity::{CLI_AGENT, NOTEBOOK_AGENT};
 use crate::protocol::criu::{
     CheckpointList, CheckpointReply, CheckpointRequest, CriuRemoved, CriuRestored, CriuStatus,
     RestoreRequest,
@@ -35,6 +36,7 @@ use bytes::Bytes;
 use error::read_refusal;
 use reqwest::header::{
     ACCEPT, CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE,
+    USER_AGENT,
 };
 use reqwest::redirect::Policy;
 use reqwest::{Method, RequestBuilder, Response, StatusCode, Upgraded};
@@ -65,6 +67,8 @@ pub(crate) struct CompanionClient {
     pages_url: String,
     published_url: String,
     token: String,
+    /// The product in `User-Agent`, by which the activity log names this client.
+    agent: &'static str,
     up_command: String,
     /// The tunnel, if the engine is on another machine.
     tunnel: Option<Arc<Tunnel>>,
@@ -114,9 +118,22 @@ impl CompanionClient {
             },
             published_url: format!("http://{}", at(ports.kernel)),
             token,
+            agent: CLI_AGENT,
             up_command: instance.osctl_command("up"),
             tunnel,
         })
+    }
+
+    /// The same client, as the notebooks that it serves.
+    pub(crate) fn for_notebooks(self) -> Self {
+        Self {
+            agent: NOTEBOOK_AGENT,
+            ..self
+        }
+    }
+
+    fn user_agent(&self) -> String {
+        format!("{}/{}", self.agent, env!("CARGO_PKG_VERSION"))
     }
 
     /// Starts a run and follows it. The request needs an id, by which the client finds the run again after a lost
@@ -469,7 +486,8 @@ impl CompanionClient {
         let request = self
             .http
             .request(method, format!("{}{path}", self.address))
-            .bearer_auth(&self.token);
+            .bearer_auth(&self.token)
+            .header(USER_AGENT, self.user_agent());
         match body {
             Some(body) => request.json(body),
             None => request,
@@ -480,6 +498,7 @@ impl CompanionClient {
     pub(super) fn hub_request(&self, method: Method, path: &str) -> RequestBuilder {
         let url = format!("{}{path}", self.hub_url);
         let request = self.http.request(method, url).bearer_auth(&self.token);
+        let request = request.header(USER_AGENT, self.user_agent());
         request.header(PROTOCOL_VERSION_HEADER, protocol::PROTOCOL_VERSION)
     }
 }

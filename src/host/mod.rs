@@ -1,6 +1,7 @@
 //! The host side, outside the container: the parts of an instance, the requirements of a machine, and the access to the
 //! container.
 
+pub(crate) mod activity;
 pub(crate) mod applied_settings;
 pub(crate) mod archives;
 pub(crate) mod autorun;
@@ -46,3 +47,4 @@ pub(crate) mod terminal;
 mod token_proof;
 mod tunnel;
 pub(crate) mod up;
+pub(crate) mod user_environment;

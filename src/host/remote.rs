@@ -15,6 +15,7 @@ use crate::engine::{Docker, EngineProgress};
 use crate::error::{Error, Result};
 use crate::image;
 use crate::protocol::desktop::VNC_PASSWORD_FILE;
+use crate::protocol::environment::ENVIRONMENT_FILE;
 use crate::protocol::spec::{
     ContainerEnv, ContainerLimits, ContainerRestartPolicy, ContainerSpec, Volume, Workload,
 };
@@ -163,15 +164,22 @@ impl<'a> RemoteVolumes<'a> {
         password: &str,
     ) -> Result<()> {
         let servers = mcp::servers_document(servers)?;
+        let environment = match self.instance.read_environment()? {
+            Some(variables) => Some(serde_json::to_vec(&variables)?),
+            None => None,
+        };
         let [_, data, _] = self.instance.volume_names();
         let name = self
             .create_helper_container(image, &[(data, CONTAINER_DATA_PATH)])
             .await?;
         let put = async {
-            for (path, content) in [
+            let environment = environment.as_deref();
+            let files = [
                 (mcp::CONFIGURED_SERVERS_FILE, servers.as_slice()),
                 (VNC_PASSWORD_FILE, password.as_bytes()),
-            ] {
+            ];
+            let environment = environment.map(|text| (ENVIRONMENT_FILE, text));
+            for (path, content) in files.into_iter().chain(environment) {
                 let archive = image::single_file_archive(path, 0o600, content)?;
                 if !self.has_content(&name, path, content).await? {
                     self.docker

@@ -142,6 +142,7 @@ impl UpRunner<'_> {
             false => ports,
         };
         let mut notes = passed.notes(config);
+        notes.extend(self.environment_note()?);
         notes.extend(note);
         notes.extend(body.is_none().then(|| {
             let evolve = instance.osctl_command("evolve");
@@ -180,6 +181,7 @@ impl UpRunner<'_> {
             let watch = self.health_watch(&client, &name);
             watch.wait_until_healthy().await?;
             watch.wait_until_open().await;
+            notes.extend(self.update_environment(&client).await?);
             return Ok(UpResult {
                 record,
                 outcome: UpOutcome::ReplacedViaKeeper,
@@ -209,6 +211,7 @@ impl UpRunner<'_> {
             Engine::Embedded(_) => Ok(()),
         };
         self.health_watch(&client, &name).wait_until_open().await;
+        notes.extend(self.update_environment(&client).await?);
         Ok(UpResult {
             record,
             outcome: match done {
@@ -259,7 +262,36 @@ impl UpRunner<'_> {
             ensure_private_folder(&folder)?;
         }
         mcp::write_configured_servers(servers, &instance.data_folder())?;
+        if let Some(variables) = instance.read_environment()? {
+            instance.write_companion_environment(&variables)?;
+        }
         instance.write_vnc_password(&password)
+    }
+
+    /// A note about the variables of `osctl env`.
+    fn environment_note(&self) -> Result<Option<String>> {
+        let names = self
+            .instance
+            .read_environment()?
+            .unwrap_or_default()
+            .names();
+        Ok((!names.is_empty()).then(|| {
+            let env = self.instance.osctl_command("env");
+            format!("set by `{env}`: {}", names.join(", "))
+        }))
+    }
+
+    /// Gives the running container the variables of `osctl env`. Returns a note for the user if that fails: the
+    /// container is healthy.
+    async fn update_environment(&self, client: &CompanionClient) -> Result<Option<String>> {
+        let Some(variables) = self.instance.read_environment()? else {
+            return Ok(None);
+        };
+        let replaced = client.replace_environment(&variables).await;
+        Ok(replaced.err().map(|error| {
+            let env = self.instance.osctl_command("env");
+            format!("the container did not take over the variables of `{env}`: {error:#}")
+        }))
     }
 
     /// The volumes that replace this machine's folders, if the engine is on another machine.

@@ -4,10 +4,12 @@
 //! nothing of the crate and no async runtime. A change that an older peer would misread increments
 //! [`PROTOCOL_VERSION`].
 
+pub(crate) mod activity;
 pub(crate) mod criu;
 pub(crate) mod cryo;
 pub(crate) mod desktop;
 pub(crate) mod display;
+pub(crate) mod environment;
 pub(crate) mod error;
 pub(crate) mod evolve;
 pub(crate) mod files;

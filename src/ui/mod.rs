@@ -289,6 +289,22 @@ impl Ui {
         })
     }
 
+    /// Asks for a text that the terminal does not show.
+    ///
+    /// # Errors
+    /// When the user ends the question.
+    pub(crate) fn read_secret(self, question: &str) -> Result<String> {
+        let terminal = Term::stderr();
+        let question = String::from(SanitizedText::message(&format!("{question}: ")));
+        let answer = terminal
+            .write_str(&question)
+            .and_then(|()| terminal.read_secure_line());
+        answer.map_err(|error| match error.kind() {
+            io::ErrorKind::Interrupted => Error::Interrupted.into(),
+            _ => error.into(),
+        })
+    }
+
     /// Shows work in progress: a spinner on a terminal, lines elsewhere.
     pub(crate) fn start_work(self, what: &str) -> WorkSpinner {
         let work = self.new_spinner();

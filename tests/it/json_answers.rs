@@ -182,6 +182,12 @@ fn check_runs(all: &mut Answers) {
     all.check("SessionRemovedAnswer", &["sessions", "rm", "shapes"]);
     let failed = all.check("FailureAnswer", &["sessions", "rm", "shapes"]);
     assert_eq!(failed["status"], "failed");
+    let activity = all.check("ActivitiesAnswer", &["activity", "--session", "default"]);
+    let newest = activity["actions"].as_array().unwrap().last().unwrap();
+    all.check_value("ActivityEntry", &["activity", "-f"], newest.clone());
+    all.check("EnvironmentAnswer", &["env", "set", "SHAPE=1"]);
+    all.check("EnvironmentAnswer", &["env"]);
+    all.check("EnvironmentAnswer", &["env", "rm", "SHAPE"]);
     all.check("FailureAnswer", &["exec", "-f", "missing.py"]);
     all.check("FailureAnswer", &["repl"]);
 }

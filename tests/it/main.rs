@@ -2,6 +2,7 @@
 //!
 //! Each module belongs to a lane (see `lanes`): the resource that its trials share or hold alone.
 
+mod activity;
 mod api;
 mod archives;
 mod bash;
@@ -36,6 +37,7 @@ mod desktop_vnc;
 mod docs;
 mod durable_runs;
 mod embedded;
+mod environment;
 mod evolve;
 mod evolve_broken;
 mod evolve_engine_crashes;
@@ -193,6 +195,8 @@ fn lanes() -> Vec<Lane> {
             exposure::trials(),
             host_scans::trials(),
             user_control::trials(),
+            environment::trials(),
+            activity::trials(),
             json_answers::trials(),
             criu::refused::trials(),
         ]);

@@ -41,8 +41,14 @@ impl Client {
 
     #[track_caller]
     pub(crate) fn with(path: &str, capabilities: &Value) -> Self {
+        Self::of(servers().hub(), path, capabilities)
+    }
+
+    /// A client of another instance.
+    #[track_caller]
+    pub(crate) fn of(api: Api, path: &str, capabilities: &Value) -> Self {
         let mut client = Self {
-            api: servers().hub(),
+            api,
             path: path.into(),
             session: String::new(),
         };

@@ -99,3 +99,27 @@ def test_a_kernel_that_dies_closes_the_connection(start, code, ended):
 def test_the_end_of_a_kernel_is_detected_despite_a_running_child(kernel):
     with pytest.raises(Gone):
         kernel.run("import os, time\nif os.fork() == 0: time.sleep(5)\nelse: os._exit(3)")
+
+
+def test_the_users_variables_apply_before_the_code_and_leave_its_own_changes(kernel):
+    def show(**options):
+        code = "import os; [os.environ.get(name) for name in ('HOME', 'KEY', 'OTHER')]"
+        return kernel.run(code, **options).result
+
+    home = kernel.run("import os; os.environ['HOME']").result
+    assert show(environment={"KEY": "1", "HOME": "/user"}) == "['/user', '1', None]"
+    kernel.run("os.environ['KEY'] = 'own'")
+    assert show() == "['/user', 'own', None]"
+    assert show(environment={"KEY": "1", "HOME": "/user", "OTHER": "2"}) == "['/user', 'own', '2']"
+    assert show(environment={"KEY": "3", "OTHER": "2"}) == f"[{home}, '3', '2']"
+    # A query applies them, too, and commands of the code inherit them.
+    kernel.value("variables", environment={"OTHER": "4"})
+    assert show() == f"[{home}, None, '4']"
+    assert kernel.run("import subprocess; subprocess.getoutput('echo $OTHER')").result == "'4'"
+
+
+def test_invalid_variables_are_refused_and_change_nothing(kernel):
+    for invalid in ([], "KEY=1", {"KEY": 1}, {"KEY": None}):
+        refused = kernel.ask({"type": "execute", "id": "e", "code": "1", "environment": invalid})
+        assert refused["type"] == "refused", refused
+    assert kernel.run("import os; 'KEY' in os.environ").result == "False"

@@ -11,8 +11,10 @@
 //! Answers of the companion and the keeper have the wire form of `protocol`; the `From` implementations convert them.
 //! `docs/schema/osctl.schema.json` and `docs/guide/json.md` are generated from these types by `tests.rs`.
 
+mod activity;
 mod criu;
 mod cryo;
+mod environment;
 mod evolve;
 mod host;
 mod instance;
@@ -22,12 +24,14 @@ mod sessions;
 #[cfg(test)]
 mod tests;
 
+pub(super) use activity::{ActivitiesAnswer, ActivityEntry};
 pub(super) use criu::{
     CheckpointAnswer, CheckpointRemovedAnswer, CheckpointsAnswer, CriuStatusAnswer, RestoreAnswer,
 };
 pub(super) use cryo::{
     GenerationAnswer, GenerationsRemovedAnswer, ReloadAnswer, StoreAnswer, StoredStatesAnswer,
 };
+pub(super) use environment::EnvironmentAnswer;
 pub(super) use evolve::{
     EvolveDiffAnswer, EvolveHistoryAnswer, EvolveRunAnswer, EvolveStartedAnswer, EvolveStatusAnswer,
 };

@@ -13,6 +13,7 @@
 //! - [`verify`]: checks the new container after the replacement
 //! - [`readiness_gate`]: opens the new container's gate when it is verified
 //! - [`git_history`]: records runs in the project's repository, if there is one
+//! - [`run_activity`]: records ended runs in the activity log
 
 mod git_history;
 mod health_checks;
@@ -21,12 +22,14 @@ mod non_variable_state;
 mod process_checkpoints;
 mod quiesce;
 mod readiness_gate;
+mod run_activity;
 mod selftest;
 mod selftest_scripts;
 mod verify;
 
 pub(crate) use keeper_client::{EvolveRefusal, KeeperReplyStream, unexpected_reply};
 
+use super::activity::ActivityLog;
 use super::admission::AdmissionControl;
 use super::criu::Criu;
 use super::cryo::CryoService;
@@ -88,6 +91,7 @@ pub(crate) struct EvolveParts {
     pub(crate) retained_runs: RetainedRuns,
     pub(crate) run_store: RunStore,
     pub(crate) session_state: SessionStateStore,
+    pub(crate) activity: ActivityLog,
 }
 
 /// The shared handle of evolve.

@@ -5,14 +5,16 @@ use super::run_response::{
     self, RunFindQuery, RunOutputQuery, is_run_id, output_page, wait_for_run,
 };
 use super::stream::{self, StreamFormat};
+use crate::companion::activity::Caller;
 use crate::companion::api::{ApiRefusal, ApiResult, JsonBody, PathId, QueryParams};
 use crate::companion::kernel::KernelRefusal;
+use crate::protocol::activity::ActivityKind;
 use crate::protocol::error::FailedReply;
 use crate::protocol::kernel::{ExecReply, Execute, OutputPage, RunDetails, RunEvent, RunList};
-use axum::Json;
 use axum::extract::State as Shared;
 use axum::http::HeaderMap;
 use axum::response::IntoResponse;
+use axum::{Extension, Json};
 
 /// Execute Python code in a session
 ///
@@ -34,6 +36,7 @@ use axum::response::IntoResponse;
 ))]
 pub(super) async fn execute(
     Shared(state): Shared<HttpState>,
+    Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     JsonBody(request): JsonBody<Execute>,
 ) -> ApiResult {
@@ -43,9 +46,13 @@ pub(super) async fn execute(
             "`{id}` is not a valid ID: use at most 128 letters, digits, `-`, `_` and `.`"
         )));
     }
-    let wait = request.wait;
+    let (wait, silent) = (request.wait, request.silent);
     let run = state.sessions.execute(request).await;
     let run = run.map_err(execution_refusal)?;
+    // Front ends ask with silent runs; the user did nothing.
+    if !silent {
+        state.activity.record_run(ActivityKind::Exec, &caller, &run);
+    }
     Ok(match StreamFormat::from_accept_header(&headers) {
         Some(format) => {
             run.wait_begin_synced().await;

@@ -4,12 +4,14 @@
 //! third listener, behind the same authentication, serves the routes of the hub (see `mcp`). This module makes no
 //! decisions; `refusal_table` maps refusals to HTTP.
 
+mod activity;
 mod admission;
 mod auth;
 mod criu;
 mod cryo;
 mod desktop;
 mod display;
+mod environment;
 mod evolve;
 mod file_bodies;
 mod files;
@@ -26,11 +28,13 @@ mod shell;
 mod stream;
 
 use super::CompanionSettings;
+use super::activity::ActivityLog;
 use super::admission::ListenerKind;
 use super::api::{self, ApiRefusal, ExtractorTexts, FIELD_DOCS_HINT, MAX_REQUEST_BODY_BYTES};
 use super::criu::Criu;
 use super::cryo::CryoService;
 use super::desktop::{Desktop, OneTimeTokens};
+use super::environment::EnvironmentHandle;
 use super::evolve::EvolveHandle;
 use super::files::FilesHandle;
 use super::kernel::KernelSessions;
@@ -86,6 +90,8 @@ pub(super) struct HttpHandles {
     pub(super) desktop: Desktop,
     pub(super) one_time_tokens: OneTimeTokens,
     pub(super) evolve: EvolveHandle,
+    pub(super) environment: EnvironmentHandle,
+    pub(super) activity: ActivityLog,
 }
 
 /// State of the handlers: the handles. Every route holds a clone, so the type is one pointer.
@@ -135,12 +141,17 @@ impl HttpServer {
         let hub = mcp::hub_routes(handles.hub.clone());
         let guard = Arc::new(HttpAuth::new(settings, handles.one_time_tokens.clone()));
         let gate = handles.evolve.admission().clone();
+        let log = handles.activity.clone();
+        let recorded = |listener_kind: ListenerKind| {
+            from_fn_with_state((log.clone(), listener_kind), activity::record_request)
+        };
         let (routes, private) = build_routes(handles);
         let at = |listener_kind: ListenerKind| {
             from_fn_with_state((gate.clone(), listener_kind), admission::admit_request)
         };
         let guarded = |routes: Router| {
             routes
+                .layer(recorded(ListenerKind::Outside))
                 .layer(at(ListenerKind::Outside))
                 .layer(from_fn_with_state(
                     guard.clone(),
@@ -161,7 +172,10 @@ impl HttpServer {
         };
         let first = served_over_tcp(listeners.tcp, routes.clone());
         let second = served_over_tcp(listeners.mcp, hub);
-        let inside = routes.merge(private).layer(at(ListenerKind::Inside));
+        let inside = routes
+            .merge(private)
+            .layer(recorded(ListenerKind::Inside))
+            .layer(at(ListenerKind::Inside));
         let open = inside.layer(from_fn(add_protocol_headers));
         let third = axum::serve(listeners.unix, open)
             .with_graceful_shutdown(wait_for_shutdown(closing.clone()));
@@ -256,6 +270,8 @@ fn build_routes(handles: HttpHandles) -> (Router, Router) {
         .routes(routes!(desktop::enter))
         .routes(routes!(desktop::page))
         .routes(routes!(desktop::socket))
+        .routes(routes!(activity::list))
+        .routes(routes!(environment::show, environment::replace))
         .routes(routes!(evolve::begin))
         .routes(routes!(evolve::status))
         .routes(routes!(evolve::list))

@@ -5,8 +5,10 @@ use super::run_response::{
     self, RunFindQuery, RunOutputQuery, is_run_id, output_page, wait_for_run,
 };
 use super::stream::{self, StreamFormat};
+use crate::companion::activity::Caller;
 use crate::companion::api::{ApiRefusal, ApiResult, JsonBody, PathId, QueryParams};
 use crate::companion::shell::CommandRun;
+use crate::protocol::activity::ActivityKind;
 use crate::protocol::error::FailedReply;
 use crate::protocol::kernel::{
     DEFAULT_SESSION, OutputPage, RunDetails, RunEvent, RunList, RunStatus, RunSummary,
@@ -14,11 +16,11 @@ use crate::protocol::kernel::{
 use crate::protocol::shell::{
     ChangeFolder, ChangeVariable, JobInfo, JobList, ShellLocation, ShellReply, ShellRequest,
 };
-use axum::Json;
 use axum::body::Body as Streamed;
 use axum::extract::{Path, State as Shared};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
+use axum::{Extension, Json};
 use futures_util::StreamExt;
 use serde::Deserialize;
 use std::sync::Arc;
@@ -47,6 +49,7 @@ const RESERVED_RUN_IDS: [&str; 3] = ["cd", "env", "runs"];
 ))]
 pub(super) async fn execute(
     Shared(state): Shared<HttpState>,
+    Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     JsonBody(command): JsonBody<ShellRequest>,
 ) -> ApiResult {
@@ -68,6 +71,9 @@ pub(super) async fn execute(
     }
     let wait = command.wait;
     let run = state.shells.execute(command).await?;
+    state
+        .activity
+        .record_run(ActivityKind::Shell, &caller, &run);
     Ok(match StreamFormat::from_accept_header(&headers) {
         // The command waits for this follower, so the client that started the command misses no output.
         Some(format) => {

@@ -3,6 +3,7 @@
 //! Output of user code never carries control data. Output comes through separate pipes; the kernel passes their read
 //! ends with its first frame.
 
+use crate::protocol::environment::UserEnvironment;
 use crate::protocol::kernel::{DisplayData, RunError};
 use bytes::{Buf, BufMut, BytesMut};
 use futures_util::StreamExt;
@@ -37,6 +38,9 @@ pub(super) enum KernelRequest<'a> {
         #[serde(skip_serializing_if = "is_false")]
         silent: bool,
         store_history: bool,
+        /// The user's variables, if the process does not have them yet; they apply before the code runs.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        environment: Option<&'a UserEnvironment>,
     },
 }
 
@@ -46,6 +50,9 @@ pub(super) struct KernelQueryFrame<'a> {
     pub(super) id: &'a str,
     #[serde(flatten)]
     pub(super) question: &'a KernelQuery,
+    /// The user's variables, if the process does not have them yet; they apply before the query.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) environment: Option<&'a UserEnvironment>,
 }
 
 fn is_false(flag: &bool) -> bool {

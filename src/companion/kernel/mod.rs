@@ -36,6 +36,7 @@ pub(crate) use run_count::runs_since;
 pub(crate) use sessions::{KernelSessions, is_session_name};
 pub(crate) use supervisor_client::{SUPERVISOR_END_BYTE, SUPERVISOR_SHUTDOWN_BYTE};
 
+use crate::companion::environment::EnvironmentHandle;
 use crate::companion::runs::{RetainedRuns, RunStore};
 use crate::companion::settings;
 use crate::error::Result;
@@ -73,6 +74,8 @@ pub(crate) struct KernelSettings {
     /// Runs on disk.
     pub(crate) run_store: RunStore,
     pub(crate) limits: SessionLimits,
+    /// The user's variables.
+    pub(crate) environment: EnvironmentHandle,
 }
 
 /// Limits of sessions.
@@ -113,6 +116,7 @@ impl KernelSettings {
         retained_runs: &RetainedRuns,
         store: RunStore,
         restore_source: Arc<dyn RestoreSource>,
+        environment: EnvironmentHandle,
     ) -> Self {
         Self {
             run_store: store,
@@ -125,6 +129,7 @@ impl KernelSettings {
             output_folder: retained_runs.own_folder(),
             cgroup_folder: "/sys/fs/cgroup".into(),
             limits,
+            environment,
         }
     }
 }

@@ -8,6 +8,7 @@ use super::template::{KernelSocket, KernelTemplate, SpawnedKernel, StderrTail};
 use crate::companion::descendants;
 use crate::companion::pipes::OutputPipes;
 use crate::error::Result;
+use crate::protocol::environment::UserEnvironment;
 use crate::protocol::kernel::OutputStream;
 use bytes::BytesMut;
 use nix::sys::signal::{Signal, kill};
@@ -210,6 +211,7 @@ impl KernelProcess {
                     KernelFirstRequest::Probe => connection.queue_frame(&KernelQueryFrame {
                         id: "probe",
                         question: &KernelQuery::Probe,
+                        environment: None,
                     }),
                 };
                 self.connection_state = KernelConnectionState::Open { connection, pipes };
@@ -292,10 +294,15 @@ impl KernelProcess {
     ///
     /// # Errors
     /// Those of [`KernelProcess::send_frame`].
-    pub(super) fn send_query(&mut self, query: &KernelQuery) -> io::Result<()> {
+    pub(super) fn send_query(
+        &mut self,
+        query: &KernelQuery,
+        environment: Option<&UserEnvironment>,
+    ) -> io::Result<()> {
         self.send_frame(&KernelQueryFrame {
             id: "ask",
             question: query,
+            environment,
         })
     }
 

@@ -1,9 +1,11 @@
 //! A client as a server task sees it, and the recipient of an answer.
 
+use super::call_record::CallRecord;
 use super::message::{self, RpcMessage, find_value, splice};
 use super::message_stream::MessageStream;
 use super::name_filter::NameFilter;
 use super::resource_index::ResourceIndex;
+use crate::protocol::activity::ActivityVerdict;
 use bytes::Bytes;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -37,6 +39,8 @@ impl McpClient {
 pub(super) struct ReplySender {
     pub(super) stream: Arc<MessageStream>,
     pub(super) shape: ReplyShape,
+    /// The record of the call, if the request is the call of a tool.
+    pub(super) record: Option<Arc<CallRecord>>,
 }
 
 /// The adaptations of an answer: the parts that the client must not receive, and the fields that the hub adds.
@@ -63,6 +67,18 @@ impl ReplySender {
         Self {
             stream,
             shape: ReplyShape::default(),
+            record: None,
+        }
+    }
+
+    /// Records the end of the call.
+    pub(super) fn recorded_by(self, record: Option<Arc<CallRecord>>) -> Self {
+        Self { record, ..self }
+    }
+
+    fn finish_record(&self, verdict: ActivityVerdict) {
+        if let Some(record) = &self.record {
+            record.finish(verdict, 0);
         }
     }
 
@@ -72,6 +88,9 @@ impl ReplySender {
     }
 
     pub(super) fn send_answer(&self, text: Bytes) {
+        if let Some(record) = &self.record {
+            record.finish_with_answer(&text);
+        }
         if let Some(links) = &self.shape.resource_index {
             links.index_answer(&text);
         }
@@ -95,10 +114,12 @@ impl ReplySender {
 
     /// Answers that the outcome of the call is unknown.
     pub(super) fn send_lost(&self, id: &str) {
+        self.finish_record(ActivityVerdict::Lost);
         self.stream.push_answer(message::lost_response(id));
     }
 
     pub(super) fn send_error(&self, id: &str, code: i64, why: &str) {
+        self.finish_record(ActivityVerdict::Failed);
         self.stream
             .push_answer(message::error_response(id, code, why));
     }

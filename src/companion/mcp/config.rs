@@ -5,6 +5,7 @@
 //! wider access that the later entry restricts. The status reports both errors; other servers are not
 //! affected.
 
+use crate::protocol::environment::UserEnvironment;
 use crate::protocol::hex::hex;
 use crate::protocol::mcp::{McpServerEntry, McpServersFile, ServerStart};
 use serde::Serialize;
@@ -100,7 +101,7 @@ impl McpConfigFiles {
     }
 
     /// Reads the files. A file that can't be read keeps its last valid content, and is reported as a problem.
-    pub(super) fn read(&mut self) -> McpConfig {
+    pub(super) fn read(&mut self, environment: &UserEnvironment) -> McpConfig {
         let mut found = McpConfig::built_in();
         for (path, last_valid) in self.paths.iter().zip(&mut self.last_valid) {
             let read = match fs::read(path) {
@@ -116,7 +117,10 @@ impl McpConfigFiles {
                 }
             }
             if let Some(servers) = last_valid.clone() {
-                found.add_file(path, servers, |name| env::var(name).ok());
+                let own = |name: &str| environment.0.get(name).cloned();
+                found.add_file(path, servers, |name| {
+                    own(name).or_else(|| env::var(name).ok())
+                });
             }
         }
         found
@@ -261,7 +265,7 @@ fn expand_variables(text: &str, variable: &impl Fn(&str) -> Option<String>) -> S
 
 #[cfg(test)]
 mod tests {
-    use super::{McpConfig, McpConfigFiles, ServerTransport, expand_variables};
+    use super::{McpConfig, McpConfigFiles, ServerTransport, UserEnvironment, expand_variables};
     use std::fs;
     use std::path::Path;
     use std::time::Duration;
@@ -368,24 +372,29 @@ mod tests {
         let mut files = McpConfigFiles::new(vec![first.clone(), second.clone()]);
         fs::write(&first, r#"{"mcpServers": {"a": {"command": "x"}}}"#).unwrap();
         fs::write(&second, "{").unwrap();
-        let found = files.read();
+        let found = files.read(&UserEnvironment::default());
         assert!(found.servers.contains_key("a") && found.problems.len() == 1);
         let before = r#"{"mcpServers": {"b": {"command": "y"}}}"#;
         fs::write(&second, before).unwrap();
-        let whole = files.read();
+        let whole = files.read(&UserEnvironment::default());
         assert!(whole.servers.contains_key("b") && whole.problems.is_empty());
         for half in ["", &before[..20]] {
             fs::write(&second, half).unwrap();
-            let found = files.read();
+            let found = files.read(&UserEnvironment::default());
             assert_eq!(
                 (found.servers, found.problems.len()),
                 (whole.servers.clone(), 1)
             );
         }
         fs::write(&second, r#"{"mcpServers": "sk-1"}"#).unwrap();
-        assert!(!files.read().problems[0].contains("sk-1"));
+        assert!(!files.read(&UserEnvironment::default()).problems[0].contains("sk-1"));
         fs::remove_file(&second).unwrap();
-        assert!(!files.read().servers.contains_key("b"));
+        assert!(
+            !files
+                .read(&UserEnvironment::default())
+                .servers
+                .contains_key("b")
+        );
     }
 
     #[test]

@@ -15,6 +15,7 @@
 //!
 //! The hub does not interpret what tools do, and never re-serializes a message ([`message`]).
 
+mod call_record;
 mod child;
 mod client;
 mod client_subscriptions;

@@ -9,10 +9,10 @@ use super::name_filter::NameFilter;
 use super::param_headers::{ClientParamHeaders, HEADER_SCHEMA_KEY, find_header_mismatch};
 use super::server_cache::{CACHED_LIST_METHODS, ServerCache};
 use super::server_log::McpServerLog;
+use super::settings::HubSettings;
 use crate::protocol::mcp::{ServerStart, ServerState, ServerStatus};
 use bytes::Bytes;
 use parking_lot::Mutex;
-use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -28,10 +28,10 @@ pub(super) struct ServerEntry {
 impl ServerEntry {
     pub(super) fn new(
         config: McpServerConfig,
-        data: &Path,
+        settings: &HubSettings,
         os: &Arc<dyn InProcessServer>,
     ) -> Arc<Self> {
-        let name = &config.name;
+        let (name, data) = (&config.name, &settings.data_folder);
         let cache = ServerCache::open(
             data.join(format!("cache/{name}.json")),
             config.cache_digest(),
@@ -46,6 +46,7 @@ impl ServerEntry {
             list_delay: Arc::default(),
             built_in_server: os.clone(),
             crash_count: AtomicUsize::new(0),
+            environment: settings.environment.clone(),
         };
         let entry = Arc::new(Self {
             spec: Arc::new(spec),

@@ -1,5 +1,6 @@
 //! A client's session: its backend, and the streams on which it receives messages.
 
+use super::call_record::CallRecord;
 use super::child::HandshakeError;
 use super::client::{NotificationSink, ReplySender};
 use super::client_subscriptions::ClientSubscriptions;
@@ -9,6 +10,7 @@ use super::message_stream::MessageStream;
 use super::param_headers::ClientParamHeaders;
 use super::server_cache::CACHED_LIST_METHODS;
 use super::server_entry::{ServerAccess, ServerEntry};
+use crate::companion::activity::ActivityLog;
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
@@ -120,6 +122,8 @@ pub(super) struct HubSession {
     pub(super) protocol_version: String,
     /// The server's name; `None` for all servers.
     pub(super) server_name: Option<String>,
+    /// The name in `clientInfo` of the handshake.
+    client_name: Arc<str>,
     backend: Mutex<Arc<Backend>>,
     /// Previous backends; kept while their calls are open.
     previous_backends: Mutex<Vec<Arc<Backend>>>,
@@ -134,6 +138,7 @@ impl HubSession {
         id: String,
         protocol_version: String,
         server_name: Option<String>,
+        client_name: Arc<str>,
         backend: Backend,
         subscriptions: ClientSubscriptions,
         streams: Arc<ClientStreams>,
@@ -142,12 +147,21 @@ impl HubSession {
             id,
             protocol_version,
             server_name,
+            client_name,
             backend: Mutex::new(Arc::new(backend)),
             previous_backends: Mutex::default(),
             subscriptions: Mutex::new(subscriptions),
             streams,
             last_used: Mutex::new(Instant::now()),
         }
+    }
+
+    /// Forwards a request of the client. The activity log records the call of a tool.
+    pub(super) fn send_request(&self, log: &ActivityLog, message: RpcMessage, reply: ReplySender) {
+        let server = self.server_name.as_deref();
+        let record = CallRecord::begin(log, &self.client_name, server, &message);
+        self.backend()
+            .send_request(message, reply.recorded_by(record));
     }
 
     pub(super) fn backend(&self) -> Arc<Backend> {

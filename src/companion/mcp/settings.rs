@@ -1,18 +1,26 @@
-//! The paths of the hub's files.
+//! The paths of the hub's files, the variables of its servers, and the activity log.
 
 use crate::companion::CompanionSettings;
+use crate::companion::activity::ActivityLog;
+use crate::companion::environment::EnvironmentHandle;
 use std::path::PathBuf;
 
-/// The paths that the hub uses.
+/// The paths and parts that the hub uses.
 #[derive(Debug, Clone)]
 pub(in crate::companion) struct HubSettings {
     /// The configuration files; later ones win.
     pub(super) config_files: Vec<PathBuf>,
     pub(super) data_folder: PathBuf,
+    pub(super) environment: EnvironmentHandle,
+    pub(super) activity: ActivityLog,
 }
 
-impl From<&CompanionSettings> for HubSettings {
-    fn from(settings: &CompanionSettings) -> Self {
+impl HubSettings {
+    pub(in crate::companion) fn new(
+        settings: &CompanionSettings,
+        environment: EnvironmentHandle,
+        activity: ActivityLog,
+    ) -> Self {
         let data_folder = settings.data_folder.join("mcp");
         Self {
             config_files: vec![
@@ -23,6 +31,8 @@ impl From<&CompanionSettings> for HubSettings {
                 settings.data_folder.join("mcp.json"),
             ],
             data_folder,
+            environment,
+            activity,
         }
     }
 }

@@ -16,6 +16,7 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
@@ -40,6 +41,8 @@ pub(crate) struct TrackedRun<W: RunKind> {
     pub(super) digest: Option<String>,
     /// Bytes that the follower that sets the pace has read; `None` without such a follower.
     pacing_bytes_read: watch::Sender<Option<u64>>,
+    /// Whether the activity log records the end of the run.
+    has_activity: AtomicBool,
 }
 
 /// State that wakes followers and callers that wait for the end.
@@ -107,7 +110,13 @@ impl<W: RunKind> TrackedRun<W> {
             recorder,
             digest: None,
             pacing_bytes_read: watch::Sender::new(None),
+            has_activity: AtomicBool::new(false),
         }
+    }
+
+    /// Whether this is the first call, for a run of this companion.
+    pub(crate) fn claim_activity(&self) -> bool {
+        self.digest.is_none() && !self.has_activity.swap(true, Ordering::Relaxed)
     }
 
     pub(crate) fn mark_started(&self, number: u64) {

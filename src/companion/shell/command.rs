@@ -11,6 +11,7 @@ use crate::companion::pipes::OutputPipes;
 use crate::companion::runs::SpillFiles;
 use crate::companion::settings;
 use crate::error::Result;
+use crate::protocol::environment::UserEnvironment;
 use crate::protocol::kernel::{OutputStream, RunError, RunEventKind, RunStatus};
 use bytes::Bytes;
 use nix::fcntl::OFlag;
@@ -379,7 +380,7 @@ impl CommandOwner {
             false => with_context_exit(&request.command, &exit_path, &output_path),
         };
         let mut environment = match self.context.is_fresh() {
-            true => initial_environment(&request.session)
+            true => initial_environment(&request.session, self.context.environment())
                 .map(|(name, value)| [name, value].join(&b'='))
                 .collect(),
             false => Vec::new(),
@@ -438,15 +439,24 @@ impl CommandOwner {
     }
 }
 
-/// The environment of the companion, without the variables that the engine passes to the companion alone.
-pub(super) fn initial_environment(session: &str) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
+/// The environment of the companion, without the variables that the engine passes to the companion alone, and the
+/// user's variables.
+pub(super) fn initial_environment(
+    session: &str,
+    user: &UserEnvironment,
+) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
     let own = std::env::vars_os().filter(|(name, _)| {
-        !settings::COMPANION_ONLY_VARIABLES
-            .iter()
-            .any(|secret| name == secret)
+        let is_replaced = name.to_str().is_some_and(|name| user.0.contains_key(name));
+        !is_replaced
+            && !settings::COMPANION_ONLY_VARIABLES
+                .iter()
+                .any(|secret| name == secret)
     });
+    let user = user.0.iter();
+    let user = user.map(|(name, value)| (name.clone().into_bytes(), value.clone().into_bytes()));
     let session = (b"OSCTL_SESSION".to_vec(), session.as_bytes().to_vec());
     own.map(|(name, value)| (name.into_vec(), value.into_vec()))
+        .chain(user)
         .chain([session])
 }
 

@@ -6,6 +6,8 @@
 //!
 //! Not kept: jobs of the shell and `$!` (see [`super::jobs`]), open descriptors, history.
 
+use crate::companion::environment::inherited_variable;
+use crate::protocol::environment::UserEnvironment;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD as STANDARD;
 use nix::fcntl::{OFlag, open};
@@ -77,6 +79,10 @@ pub(super) struct ShellContext {
     recent_changes: VecDeque<ContextChange>,
     /// Rises with every change.
     pub(super) serial: u64,
+    /// The user's variables of the next command.
+    environment: Arc<UserEnvironment>,
+    /// The user's variables with which bash left its state.
+    bash_environment: Arc<UserEnvironment>,
 }
 
 /// A folder to change to.
@@ -126,12 +132,55 @@ impl ShellContext {
             changes: Vec::new(),
             recent_changes: VecDeque::new(),
             serial: 0,
+            environment: Arc::default(),
+            bash_environment: Arc::default(),
         })
     }
 
     /// Whether no command has left a context yet; the next command then gets the companion's environment.
     pub(super) fn is_fresh(&self) -> bool {
         self.bash_state.is_none()
+    }
+
+    /// The context whose next command has these variables of the user.
+    pub(super) fn with_environment(self, environment: Arc<UserEnvironment>) -> Self {
+        Self {
+            environment,
+            ..self
+        }
+    }
+
+    /// The context in whose state these variables of the user are the inherited ones.
+    pub(super) fn with_restored_environment(self, environment: Arc<UserEnvironment>) -> Self {
+        Self {
+            bash_environment: environment,
+            ..self
+        }
+    }
+
+    /// The user's variables of the next command.
+    pub(super) fn environment(&self) -> &Arc<UserEnvironment> {
+        &self.environment
+    }
+
+    /// The user's variables in bash's state.
+    pub(super) fn bash_environment(&self) -> &UserEnvironment {
+        &self.bash_environment
+    }
+
+    /// Bash code with the changes since bash's state: of the user's variables, then from outside.
+    fn change_script(&self) -> Vec<u8> {
+        let mut script = Vec::new();
+        if !self.is_fresh() {
+            let environment = &self.environment;
+            for (name, value) in
+                environment.changes_since(&self.bash_environment, inherited_variable)
+            {
+                script.extend_from_slice(&variable_script(&name, value.as_deref()));
+            }
+        }
+        script.extend_from_slice(&self.changes);
+        script
     }
 
     /// The script with which a command starts; `exit_script` is the path of [`CONTEXT_EXIT_SCRIPT`], `output` the path
@@ -145,7 +194,7 @@ impl ShellContext {
             Some(state) => script.extend_from_slice(&state.definitions),
             None => script.extend_from_slice(b"shopt -u extglob\nshopt -s expand_aliases\n"),
         }
-        script.extend_from_slice(&self.changes);
+        script.extend_from_slice(&self.change_script());
         let trap_script = exit_trap(exit_script, output);
         let trap = format!("unset BASH_ENV\ntrap '{trap_script}' EXIT\n");
         script.extend_from_slice(trap.as_bytes());
@@ -202,6 +251,8 @@ impl ShellContext {
             changes: Vec::new(),
             recent_changes: VecDeque::new(),
             serial: self.serial + 1,
+            environment: self.environment.clone(),
+            bash_environment: self.environment.clone(),
         })
     }
 
@@ -295,12 +346,12 @@ impl ShellContext {
     }
 
     /// Bash's output without options, if a command has left any, and the changes since then.
-    pub(super) fn variable_scripts(&self) -> (Option<&[u8]>, &[u8]) {
+    pub(super) fn variable_scripts(&self) -> (Option<&[u8]>, Vec<u8>) {
         let definitions = self
             .bash_state
             .as_ref()
             .map(|state| state.definitions.as_slice());
-        (definitions, &self.changes)
+        (definitions, self.change_script())
     }
 
     /// Changes the folder.
@@ -319,16 +370,7 @@ impl ShellContext {
 
     /// Sets or unsets an environment variable. The caller checks the name.
     pub(super) fn set_variable(&mut self, key: &str, value: Option<&str>) {
-        let mut script = match value {
-            Some(value) => {
-                let mut change = format!("declare -gx {key}=").into_bytes();
-                change.extend_from_slice(&quote_word(value.as_bytes()));
-                change
-            }
-            None => format!("unset -v {key}").into_bytes(),
-        };
-        script.push(b'\n');
-        self.record_change(script, None);
+        self.record_change(variable_script(key, value), None);
     }
 }
 
@@ -349,6 +391,20 @@ impl ShellFolder {
         let folder = Arc::new(open_folder(&cwd)?);
         Ok(Self { cwd, folder })
     }
+}
+
+/// Bash code that sets or unsets an environment variable.
+fn variable_script(name: &str, value: Option<&str>) -> Vec<u8> {
+    let mut script = match value {
+        Some(value) => {
+            let mut change = format!("declare -gx {name}=").into_bytes();
+            change.extend_from_slice(&quote_word(value.as_bytes()));
+            change
+        }
+        None => format!("unset -v {name}").into_bytes(),
+    };
+    script.push(b'\n');
+    script
 }
 
 fn encode_base64(bytes: &[u8]) -> String {

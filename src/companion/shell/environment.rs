@@ -7,11 +7,13 @@
 use super::context::ShellContext;
 use super::retained_context::split_declarations;
 use crate::companion::settings::COMPANION_ONLY_VARIABLES;
+use crate::protocol::environment::UserEnvironment;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
@@ -30,13 +32,16 @@ pub(crate) type EnvironmentVariables = Vec<(OsString, OsString)>;
 pub(super) struct ExportScript {
     script: Vec<u8>,
     is_complete: bool,
+    /// The user's variables, if the script sets only a part of the variables.
+    user: Arc<UserEnvironment>,
 }
 
 impl ExportScript {
     /// `None` when the session has the companion's environment.
     pub(super) fn from_context(context: &ShellContext) -> Option<Self> {
         let (definitions, changes) = context.variable_scripts();
-        if definitions.is_none() && changes.is_empty() {
+        let user = context.environment().clone();
+        if definitions.is_none() && changes.is_empty() && user.0.is_empty() {
             return None;
         }
         let declared = definitions
@@ -44,11 +49,12 @@ impl ExportScript {
             .unwrap_or_default();
         let exported = declared.into_iter().filter(|line| is_exported(line));
         let mut script: Vec<u8> = exported.flatten().copied().collect();
-        script.extend_from_slice(changes);
+        script.extend_from_slice(&changes);
         script.extend_from_slice(b"exec /usr/bin/env -0\n");
         Some(Self {
             script,
             is_complete: definitions.is_some(),
+            user,
         })
     }
 
@@ -63,9 +69,10 @@ impl ExportScript {
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .kill_on_drop(true);
-        if self.is_complete {
-            command.env_clear();
-        }
+        match self.is_complete {
+            true => command.env_clear(),
+            false => command.envs(&self.user.0),
+        };
         for secret in COMPANION_ONLY_VARIABLES {
             command.env_remove(secret);
         }

@@ -25,6 +25,7 @@ pub(crate) use stdin::CommandStdin;
 pub(crate) use supervisor::supervise_command;
 
 use super::runs::{RetainedRuns, RunIdConflict, RunNotRecorded, RunRegistry, RunStore};
+use crate::companion::environment::EnvironmentHandle;
 use crate::protocol::kernel::RunStatus;
 use crate::protocol::shell::{JobInfo, ShellRequest};
 use bytes::Bytes;
@@ -59,6 +60,8 @@ pub(crate) struct ShellSettings {
     pub(crate) cwd: PathBuf,
     pub(crate) home: PathBuf,
     pub(crate) bash: PathBuf,
+    /// The user's variables.
+    pub(crate) environment: EnvironmentHandle,
 }
 
 impl ShellSettings {
@@ -66,6 +69,7 @@ impl ShellSettings {
         settings: &super::CompanionSettings,
         retained_runs: &RetainedRuns,
         run_store: RunStore,
+        environment: EnvironmentHandle,
     ) -> Self {
         let home = std::env::var_os("HOME").map_or_else(|| "/root".into(), PathBuf::from);
         Self {
@@ -73,6 +77,7 @@ impl ShellSettings {
             // A separate folder, because executions may have the same IDs.
             output_folder: retained_runs.own_folder().join("commands"),
             bash: find_bash(),
+            environment,
             cwd: settings.project_folder.clone(),
             home,
         }
@@ -282,7 +287,8 @@ impl Shells {
 
     /// The environment of a command of the session; `None` when it is the companion's.
     pub(crate) async fn session_environment(&self, session: &str) -> Option<EnvironmentVariables> {
-        let exports = ExportScript::from_context(self.contexts.lock().get(session)?)?;
+        let context = self.session_context(session).ok()?;
+        let exports = ExportScript::from_context(&context)?;
         let environment = exports.evaluate(&self.settings.bash).await;
         let failed = |error: &io::Error| {
             tracing::warn!("the environment of session `{session}` can't be read: {error}");
@@ -366,7 +372,8 @@ impl Shells {
     pub(crate) fn retain_contexts(&self) -> BTreeMap<String, RetainedContext> {
         let contexts = self.contexts.lock().clone();
         let retain = |(session, context): (String, ShellContext)| {
-            let environment = command::initial_environment(&session).collect();
+            let user = context.bash_environment();
+            let environment = command::initial_environment(&session, user).collect();
             (
                 session,
                 RetainedContext::from_context(&context, &environment),
@@ -378,9 +385,13 @@ impl Shells {
     /// Restores the contexts of an earlier container.
     pub(crate) fn restore_contexts(&self, all: BTreeMap<String, RetainedContext>) {
         for (session, retained) in all {
-            let environment = command::initial_environment(&session).collect();
+            let user = self.settings.environment.current();
+            let environment = command::initial_environment(&session, &user).collect();
             match retained.restore_context(&environment, &self.settings.cwd) {
-                Ok(context) => drop(self.contexts.lock().insert(session, context)),
+                Ok(context) => {
+                    let context = context.with_restored_environment(user);
+                    drop(self.contexts.lock().insert(session, context));
+                }
                 Err(error) => tracing::warn!(
                     session,
                     "the shell's context can't be restored, the session starts with an empty one: {error}"
@@ -452,12 +463,16 @@ impl Shells {
     }
 
     fn session_context(&self, session: &str) -> Result<ShellContext, ShellRefusal> {
-        if let Some(context) = self.contexts.lock().get(session) {
-            return Ok(context.clone());
-        }
-        let cwd = self.settings.cwd.clone();
-        let path = cwd.display().to_string();
-        ShellContext::new(cwd).map_err(|error| folder_refusal(&path, &error))
+        let found = self.contexts.lock().get(session).cloned();
+        let context = match found {
+            Some(context) => context,
+            None => {
+                let cwd = self.settings.cwd.clone();
+                let path = cwd.display().to_string();
+                ShellContext::new(cwd).map_err(|error| folder_refusal(&path, &error))?
+            }
+        };
+        Ok(context.with_environment(self.settings.environment.current()))
     }
 
     fn remove_running(&self, id: &str) {

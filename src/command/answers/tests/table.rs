@@ -59,6 +59,9 @@ pub(super) fn answers() -> Vec<DocumentedAnswer> {
         SessionsAnswer: "osctl sessions ls";
         SessionEntry: "osctl sessions create";
         SessionRemovedAnswer: "osctl sessions rm NAME";
+        ActivitiesAnswer: "osctl activity";
+        ActivityEntry: "osctl activity -f";
+        EnvironmentAnswer: "osctl env ls", "osctl env set NAME", "osctl env rm NAME";
         CopyAnswer: "osctl cp SRC DST";
         StoreAnswer: "osctl cryo store";
         ReloadAnswer: "osctl cryo reload";

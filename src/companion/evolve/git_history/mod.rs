@@ -12,6 +12,7 @@
 mod body_folder;
 mod repository;
 
+use super::run_activity::RunActivity;
 use super::{EvolveHandle, EvolveRefusal};
 use crate::error::Result;
 use crate::protocol::evolve::{
@@ -68,14 +69,16 @@ impl EvolveHandle {
         let evolve = self.clone();
         tokio::spawn(async move {
             let mut last = None;
+            let mut run_activity = RunActivity::open(evolve.parts.activity.clone()).await;
             loop {
                 if !evolve.parts.admission.is_closed()
                     && let Ok((KeeperReply::Status(now), _)) =
                         evolve.request_keeper(&KeeperRequest::Status {}).await
-                    && has_new_run(last.as_ref(), &now)
-                    && evolve.record_runs_once().await
                 {
-                    last = Some(now);
+                    run_activity.record_ended_run(&now);
+                    if has_new_run(last.as_ref(), &now) && evolve.record_runs_once().await {
+                        last = Some(now);
+                    }
                 }
                 sleep(GIT_HISTORY_WATCH_INTERVAL).await;
             }

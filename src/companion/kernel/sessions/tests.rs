@@ -1,5 +1,6 @@
 use super::{KernelSessions, KernelSettings, SessionLimits, is_session_name};
 use crate::companion::cryo::StoredGenerations;
+use crate::companion::environment::EnvironmentHandle;
 use crate::companion::kernel::{KernelCheckpoint, KernelQuery, KernelRefusal, SessionRestoring};
 use crate::companion::runs::RunStore;
 use crate::protocol::kernel::{DEFAULT_SESSION, Execute};
@@ -29,6 +30,7 @@ fn without_python(folder: &Path) -> KernelSettings {
             idle_timeout: SESSION_TEST_DELAY,
             probe_interval: SESSION_TEST_DELAY,
         },
+        environment: EnvironmentHandle::open(folder),
     }
 }
 

@@ -165,6 +165,8 @@ impl KernelOwner {
             tracing::error!("{why}");
             return self.break_kernel(why);
         }
+        // The process is new, or was restored from a checkpoint.
+        self.kernel.sent_environment = None;
         // The kernel is ready only after it has loaded its packages, and a package may prevent that.
         self.kernel.hello = Some(hello);
     }

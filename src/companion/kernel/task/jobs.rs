@@ -10,6 +10,7 @@ use crate::companion::kernel::run_end::JobEnd;
 use crate::companion::kernel::{KernelAnswer, KernelMessage, KernelRefusal};
 use crate::protocol::kernel::KernelReport;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -226,6 +227,10 @@ impl KernelOwner {
         };
         let time_limit = read_time_limit(&job, self.restore.is_running());
         let current = CurrentJob::start(job, time_limit);
+        let user = self.settings.environment.current();
+        let has_user = |sent| Arc::ptr_eq(sent, &user);
+        let is_sent = self.kernel.sent_environment.as_ref().is_some_and(has_user);
+        let environment = (!is_sent).then_some(&*user);
         let sent = match &current.job {
             KernelJob::Run(run) => {
                 self.run_count.increment();
@@ -235,10 +240,11 @@ impl KernelOwner {
                     code: &run.request.code,
                     silent: run.request.silent,
                     store_history: run.request.store_history,
+                    environment,
                 })
             }
-            KernelJob::Query { query, .. } => process.send_query(query),
-            KernelJob::Detach { .. } => process.send_query(&KernelQuery::Release),
+            KernelJob::Query { query, .. } => process.send_query(query, environment),
+            KernelJob::Detach { .. } => process.send_query(&KernelQuery::Release, environment),
         };
         if let Err(why) = &sent
             && why.kind() == io::ErrorKind::NotConnected
@@ -249,6 +255,7 @@ impl KernelOwner {
             }
             return self.queue.push_front(current.job);
         }
+        self.kernel.sent_environment = Some(user);
         self.current_job = Some(current);
         (self.usage.stray_output_bytes, self.usage.transferred_bytes) = (0, 0);
         self.apply_event(KernelPolicyEvent::JobStarted);

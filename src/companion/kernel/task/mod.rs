@@ -23,12 +23,14 @@ use crate::companion::kernel::process::{KernelProcess, ProcessEvent};
 use crate::companion::kernel::run_count::RunCount;
 use crate::companion::kernel::template::KernelTemplate;
 use crate::companion::kernel::{KernelMessage, KernelRefusal, KernelSettings, KernelView};
+use crate::protocol::environment::UserEnvironment;
 use detached::wait_resolution;
 use job::{CurrentJob, KernelJob, refuse_message};
 use restore::KernelRestore;
 use shutdown::KernelShutdownState;
 use std::collections::VecDeque;
 use std::future::pending;
+use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
 use timers::{spin_briefly, wait_until};
@@ -74,6 +76,8 @@ struct CurrentKernel {
     hello: Option<KernelHello>,
     /// Whether the kernel runs without the packages that were installed at run time.
     is_plain: bool,
+    /// The user's variables that the process has.
+    sent_environment: Option<Arc<UserEnvironment>>,
     /// Why the connection is useless.
     broken_reason: String,
     exit_history: ExitHistory,
@@ -155,6 +159,7 @@ impl KernelOwner {
                 process: None,
                 hello: None,
                 is_plain: false,
+                sent_environment: None,
                 broken_reason: String::new(),
                 exit_history,
                 last_failure: String::new(),
@@ -304,7 +309,7 @@ impl KernelOwner {
                 KernelPolicyAction::Probe => {
                     // A probe that can't be sent is not answered, and the timer ends the kernel.
                     let process = self.kernel.process.iter_mut();
-                    process.for_each(|process| drop(process.send_query(&KernelQuery::Probe)));
+                    process.for_each(|process| drop(process.send_query(&KernelQuery::Probe, None)));
                 }
                 KernelPolicyAction::Interrupt => {
                     let CurrentKernel { process, hello, .. } = &self.kernel;

@@ -4,7 +4,7 @@
 use super::ServerSpec;
 use super::event::ServerPipeEvent;
 use super::in_process::InProcessPipe;
-use super::process::ServerProcess;
+use super::process::{ServerProcess, server_environment};
 use super::remote::RemoteServer;
 use crate::companion::mcp::config::ServerTransport;
 use crate::error::Result;
@@ -29,7 +29,9 @@ impl ServerPipe {
                 cwd,
             } => {
                 let log = spec.log.clone();
-                let process = ServerProcess::start(command, args, env, cwd.as_deref(), log).await?;
+                let env = server_environment(env, &spec.environment.current());
+                let process =
+                    ServerProcess::start(command, args, &env, cwd.as_deref(), log).await?;
                 Ok(Self::Process(Box::new(process)))
             }
             ServerTransport::Remote { url, headers } => {

@@ -7,6 +7,7 @@ use crate::companion::settings;
 use crate::companion::shell::supervisor;
 use crate::companion::shell::supervisor_client::{CommandSupervisor, CommandSupervisorEvent};
 use crate::error::Result;
+use crate::protocol::environment::UserEnvironment;
 use anyhow::Context;
 use bytes::{Buf, Bytes, BytesMut};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -56,7 +57,7 @@ impl ServerProcess {
     pub(super) async fn start(
         command: &str,
         args: &[String],
-        env: &BTreeMap<String, String>,
+        environment: &[Vec<u8>],
         cwd: Option<&Path>,
         log: Arc<McpServerLog>,
     ) -> Result<Self> {
@@ -74,7 +75,7 @@ impl ServerProcess {
         let mut arguments = vec![command.as_bytes(), command.as_bytes()];
         arguments.extend(args.iter().map(String::as_bytes));
         let mut supervisor = CommandSupervisor::spawn_supervisor()?;
-        let order = supervisor::encode_command(&arguments, &server_environment(env));
+        let order = supervisor::encode_command(&arguments, environment);
         let ends = [&stdin_end, &stdout_end, &stderr_end].map(|end: &OwnedFd| end.as_raw_fd());
         let ends = [ends[0], ends[1], ends[2], folder.as_fd().as_raw_fd()];
         supervisor.send_command(&order, ends).await?;
@@ -249,13 +250,17 @@ async fn wait_writable(pipe: Option<&Sender>, is_wanted: bool) {
     }
 }
 
-/// The companion's environment without the companion's own variables, and the variables of the server's
-/// configuration.
-fn server_environment(own: &BTreeMap<String, String>) -> Vec<Vec<u8>> {
+/// The companion's environment without the companion's own variables, the user's variables, and the variables of the
+/// server's configuration.
+pub(super) fn server_environment(
+    own: &BTreeMap<String, String>,
+    user: &UserEnvironment,
+) -> Vec<Vec<u8>> {
+    let own: BTreeMap<&String, &String> = user.0.iter().chain(own).collect();
     let inherited = std::env::vars_os().filter(|(name, _)| {
         let name = name.to_string_lossy();
         !settings::COMPANION_ONLY_VARIABLES.contains(&name.as_ref())
-            && !own.contains_key(name.as_ref())
+            && !own.contains_key(&name.into_owned())
     });
     let inherited = inherited.map(|(name, value)| [name.into_vec(), value.into_vec()].join(&b'='));
     let own = own

@@ -31,7 +31,7 @@ pub(in crate::companion::mcp) const META_PROTOCOL_VERSION: &str =
     "io.modelcontextprotocol/protocolVersion";
 pub(in crate::companion::mcp) const META_CLIENT_CAPABILITIES: &str =
     "io.modelcontextprotocol/clientCapabilities";
-const META_CLIENT_INFO: &str = "io.modelcontextprotocol/clientInfo";
+pub(in crate::companion::mcp) const META_CLIENT_INFO: &str = "io.modelcontextprotocol/clientInfo";
 const META_LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
 const ENVELOPE_META_KEYS: [&str; 4] = [
     META_PROTOCOL_VERSION,

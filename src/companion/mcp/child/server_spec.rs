@@ -1,6 +1,7 @@
 //! What a server's children share, and how their handshakes fail.
 
 use super::in_process::InProcessServer;
+use crate::companion::environment::EnvironmentHandle;
 use crate::companion::mcp::config::McpServerConfig;
 use crate::companion::mcp::list_delay::ListDelay;
 use crate::companion::mcp::resource_index::ResourceIndex;
@@ -19,6 +20,8 @@ pub(in crate::companion::mcp) struct ServerSpec {
     pub(in crate::companion::mcp) list_delay: Arc<ListDelay>,
     /// The built-in server, used if the configuration selects it.
     pub(in crate::companion::mcp) built_in_server: Arc<dyn InProcessServer>,
+    /// The variables of a child at its start.
+    pub(in crate::companion::mcp) environment: EnvironmentHandle,
     /// How often a child ended unexpectedly.
     pub(in crate::companion::mcp) crash_count: AtomicUsize,
 }

@@ -5,6 +5,7 @@ mod server_probe;
 mod sessions;
 mod sse_connections;
 
+use crate::companion::activity::ActivityLog;
 use crate::companion::mcp::child::{HandshakeError, InProcessServer};
 use crate::companion::mcp::client::{McpClient, NotificationSink};
 use crate::companion::mcp::config::{self, McpConfig, McpConfigFiles};
@@ -140,7 +141,8 @@ impl Hub {
 
     /// Reads the configuration files now.
     pub(in crate::companion) fn reload_config(&self) {
-        let found = self.0.config_files.lock().read();
+        let environment = self.0.settings.environment.current();
+        let found = self.0.config_files.lock().read(&environment);
         self.apply_config(found);
     }
 
@@ -167,11 +169,7 @@ impl Hub {
             for (name, server) in found.servers {
                 servers.entry(name).or_insert_with(|| {
                     is_new = true;
-                    ServerEntry::new(
-                        server,
-                        &self.0.settings.data_folder,
-                        &self.0.built_in_server,
-                    )
+                    ServerEntry::new(server, &self.0.settings, &self.0.built_in_server)
                 });
             }
         }
@@ -240,6 +238,10 @@ impl Hub {
         let ended = sessions.iter().map(|(_, session)| &session.streams);
         ended.for_each(|streams| streams.close());
         self.0.sse_connections.close_all();
+    }
+
+    pub(super) fn activity(&self) -> &ActivityLog {
+        &self.0.settings.activity
     }
 
     pub(super) fn is_stopping(&self) -> bool {

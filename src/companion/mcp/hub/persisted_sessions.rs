@@ -1,6 +1,7 @@
 //! The part of a session that survives the companion: the client's handshake, its subscriptions and its log level.
 
 use super::{Hub, HubRefusal, HubTarget};
+use crate::companion::mcp::call_record::initialized_client_name;
 use crate::companion::mcp::client_subscriptions::ClientSubscriptions;
 use crate::companion::mcp::message::RpcMessage;
 use crate::companion::mcp::message_stream::MessageStream;
@@ -81,6 +82,7 @@ impl Hub {
         let streams = ClientStreams::new(Arc::new(MessageStream::general(self.next_number())));
         let initialize_params =
             Bytes::copy_from_slice(persisted.initialize_params.get().as_bytes());
+        let client = initialized_client_name(&initialize_params);
         let backend =
             self.open_backend(&persisted.target, Some(initialize_params), streams.clone());
         let backend = backend.map_err(|refusal| match refusal {
@@ -98,6 +100,7 @@ impl Hub {
             id.into(),
             version,
             target.server,
+            client,
             backend,
             subscriptions,
             streams,

@@ -2,6 +2,7 @@
 
 use super::persisted_sessions::PersistedHubSession;
 use super::{Hub, HubRefusal, HubTarget, MAX_HUB_SESSIONS};
+use crate::companion::mcp::call_record::{initialized_client_name, record_sign_in};
 use crate::companion::mcp::client_subscriptions::ClientSubscriptions;
 use crate::companion::mcp::message_stream::MessageStream;
 use crate::companion::mcp::session::{ClientStreams, HubSession};
@@ -41,12 +42,14 @@ impl Hub {
             }
         };
         let version = protocol_version(&result);
+        let client = initialized_client_name(&initialize_params);
         let server = target.server.clone();
         let subscriptions = ClientSubscriptions::default();
         let session = HubSession::new(
             id.clone(),
             version.clone(),
             server,
+            client.clone(),
             backend,
             subscriptions,
             streams,
@@ -64,7 +67,9 @@ impl Hub {
                 tracing::warn!("the hub can't store a session: {error:#}");
             }
         }
-        Ok((self.register_session(session, before)?, result))
+        let session = self.register_session(session, before)?;
+        record_sign_in(self.activity(), client);
+        Ok((session, result))
     }
 
     /// Registers a session, or returns the registered one with the same id. `before` is the change count when the

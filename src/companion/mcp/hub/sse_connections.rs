@@ -3,6 +3,7 @@
 
 use super::sessions::{new_session_id, protocol_version};
 use super::{Hub, HubRefusal, HubTarget};
+use crate::companion::mcp::call_record::{initialized_client_name, record_sign_in};
 use crate::companion::mcp::client::NotificationSink;
 use crate::companion::mcp::client_subscriptions::ClientSubscriptions;
 use crate::companion::mcp::message::RpcMessage;
@@ -136,6 +137,7 @@ impl Hub {
     ) -> Result<Bytes, HubRefusal> {
         let initialize_params = Bytes::copy_from_slice(message.params().unwrap_or("{}").as_bytes());
         let streams = ClientStreams::new(connection.stream.clone());
+        let client = initialized_client_name(&initialize_params);
         let before = self.change_count();
         let backend =
             self.open_backend(&connection.target, Some(initialize_params), streams.clone())?;
@@ -149,12 +151,15 @@ impl Hub {
             id,
             protocol_version(&result),
             server,
+            client.clone(),
             backend,
             subscriptions,
             streams,
         );
         // A repeated handshake keeps the first session.
-        let _ = connection.session.set(Arc::new(session));
+        if connection.session.set(Arc::new(session)).is_ok() {
+            record_sign_in(self.activity(), client);
+        }
         if let Some(session) = connection.session()
             && self.change_count() != before
             && !session.update_servers(&self.0.servers.lock().clone(), || self.next_number())

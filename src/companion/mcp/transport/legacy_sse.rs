@@ -95,7 +95,7 @@ pub(super) async fn post_message(
         match message.kind {
             RpcMessageKind::Request => {
                 hub.persist_subscription(session, &message);
-                session.backend().send_request(message, reply);
+                session.send_request(hub.activity(), message, reply);
             }
             RpcMessageKind::Notification | RpcMessageKind::Answer => session.send_message(message),
         }

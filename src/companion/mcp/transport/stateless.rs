@@ -8,6 +8,8 @@
 use super::refusal::{self, json_response, rpc_error_response};
 use super::stream_response::{self, OnDisconnect, SseFormat, SseIdKind};
 use super::{AcceptedTypes, header_text};
+use crate::companion::activity::client_name;
+use crate::companion::mcp::call_record::CallRecord;
 use crate::companion::mcp::child::protocol_revision::HANDSHAKE_REVISIONS;
 use crate::companion::mcp::child::protocol_revision::{self, STATELESS_REVISION};
 use crate::companion::mcp::client::{NotificationSink, ReplySender, ReplyShape};
@@ -100,6 +102,12 @@ pub(super) async fn handle_message(
     let reply = ReplySender {
         stream: stream.clone(),
         shape,
+        record: CallRecord::begin(
+            hub.activity(),
+            &stateless_client_name(&message),
+            target.server.as_deref(),
+            &message,
+        ),
     };
     let at_end = OnDisconnect::new({
         let (backend, stream) = (backend.clone(), stream.clone());
@@ -117,6 +125,12 @@ pub(super) async fn handle_message(
     let response =
         stream_response::answer_requests(stream.clone(), format, accepted, false, at_end).await;
     with_http_status(response, &stream).await
+}
+
+/// The client's name in the envelope.
+fn stateless_client_name(message: &RpcMessage) -> Arc<str> {
+    let path = ["_meta", protocol_revision::META_CLIENT_INFO, "name"];
+    client_name(&message.text_param(&path).unwrap_or_default()).into()
 }
 
 /// Sets the HTTP status that the revision requires: 404 for an unknown method, 400 for an error code of the revision.

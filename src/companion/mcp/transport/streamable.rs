@@ -74,7 +74,7 @@ pub(super) async fn post_messages(
             RpcMessageKind::Request => {
                 hub.persist_subscription(&session, &message);
                 let reply = ReplySender::unshaped(stream.clone());
-                session.backend().send_request(message, reply);
+                session.send_request(hub.activity(), message, reply);
             }
             RpcMessageKind::Notification | RpcMessageKind::Answer => session.send_message(message),
         }

@@ -1,5 +1,7 @@
 use super::{ShellContext, ShellFolder, is_bash_variable, is_declaration, quote_word};
+use crate::protocol::environment::UserEnvironment;
 use std::path::Path;
+use std::sync::Arc;
 
 #[test]
 fn only_a_whole_context_replaces_the_old_one() {
@@ -97,4 +99,25 @@ fn variables_of_bash_are_distinguished_from_functions() {
     assert!(
         !is_bash_variable(b"declare -x PATH=\"/bin\"\n") && !is_bash_variable(b"declare -fx UID\n")
     );
+}
+
+#[test]
+fn changes_of_the_users_variables_come_before_changes_from_outside() {
+    let user = |value: &str| Arc::new(UserEnvironment([("KEY".into(), value.into())].into()));
+    let script =
+        |context: &ShellContext| String::from_utf8(context.start_script("L", "O")).unwrap();
+    let fresh = ShellContext::new("/".into())
+        .unwrap()
+        .with_environment(user("old"));
+    // The environment of the first process has them.
+    assert!(!script(&fresh).contains("KEY"));
+    let left: &[u8] = b"\0/tmp\0here\0set +o xtrace\n\0declare -x KEY=\"old\"\n\0";
+    let context = fresh.next_context(left).unwrap();
+    assert!(!script(&context).contains("declare -gx KEY"));
+    let mut changed = context.clone().with_environment(user("new"));
+    changed.set_variable("KEY", Some("outside"));
+    let both = "declare -gx KEY='new'\ndeclare -gx KEY='outside'\n";
+    assert!(script(&changed).contains(both), "{}", script(&changed));
+    let removed = context.with_environment(Arc::default());
+    assert!(script(&removed).contains("unset -v KEY\n"));
 }

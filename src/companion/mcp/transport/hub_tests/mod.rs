@@ -9,6 +9,8 @@ mod resources;
 mod shutdown;
 
 use super::hub_routes;
+use crate::companion::activity::ActivityLog;
+use crate::companion::environment::EnvironmentHandle;
 use crate::companion::mcp::config::{McpConfig, McpServerConfig, ServerTransport};
 use crate::companion::mcp::{Hub, HubSettings};
 use crate::protocol::mcp::ServerStart;
@@ -67,6 +69,8 @@ fn test_hub(data: &Path, servers: &TestServers) -> Hub {
     let settings = HubSettings {
         config_files: Vec::new(),
         data_folder: data.into(),
+        environment: EnvironmentHandle::open(data),
+        activity: ActivityLog::start(data.join("activity"), EnvironmentHandle::open(data)),
     };
     Hub::new(settings, Arc::new(servers.clone()))
 }
