@@ -342,18 +342,15 @@ async fn is_reloaded(mut harness: OwnerHarness, mut kernel: FakeKernel) -> bool 
 
 #[tokio::test(start_paused = true)]
 async fn only_a_store_of_the_session_is_reloaded() {
-    let dry = |query: &mut KernelQuery| match query {
-        KernelQuery::CryoStore { dry_run, .. } => *dry_run = true,
-        _ => unreachable!(),
-    };
-    let other = |query: &mut KernelQuery| match query {
-        KernelQuery::CryoStore { name, .. } => *name = "copy".into(),
-        _ => unreachable!(),
-    };
-    let changes: [(fn(&mut KernelQuery), bool); 3] = [(|_| (), true), (dry, false), (other, false)];
-    for (change, expected) in changes {
+    for (is_dry, stored_name, expected) in [
+        (false, SESSION, true),
+        (true, SESSION, false),
+        (false, "copy", false),
+    ] {
         let mut query = store_query(1);
-        change(&mut query);
+        if let KernelQuery::CryoStore { dry_run, name, .. } = &mut query {
+            (*dry_run, *name) = (is_dry, stored_name.into());
+        }
         let (harness, mut kernel, store) = begin_store(query).await;
         kernel.send_reply(Value::Null).await;
         assert_eq!(store.text().await, "kept 1");
