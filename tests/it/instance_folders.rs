@@ -89,7 +89,7 @@ fn each_project_has_its_instance_and_keeps_its_ports() {
     let held = ["kernel", "mcp", "vnc"]
         .map(|name| TcpListener::bind(("127.0.0.1", port(&before, name) + 1)));
     c.ok(&["up", "--yes"]);
-    let all = [&a, &b, &c].map(|folder| status(folder));
+    let all = [&a, &b, &c].map(&status);
     for (status, home) in all.iter().zip(homes) {
         assert_eq!(status["instance"], home.instance.as_str());
         assert_eq!(status["healthy"], true);
