@@ -37,6 +37,8 @@ impl McpClient {
 pub(super) struct ReplySender {
     pub(super) stream: Arc<MessageStream>,
     pub(super) shape: ReplyShape,
+    /// Whether the request was sent to the server before, which ended without an answer.
+    pub(super) is_repeated: bool,
 }
 
 /// The adaptations of an answer: the parts that the client must not receive, and the fields that the hub adds.
@@ -63,6 +65,7 @@ impl ReplySender {
         Self {
             stream,
             shape: ReplyShape::default(),
+            is_repeated: false,
         }
     }
 

@@ -9,10 +9,10 @@ use super::name_filter::NameFilter;
 use super::param_headers::{ClientParamHeaders, HEADER_SCHEMA_KEY, find_header_mismatch};
 use super::server_cache::{CACHED_LIST_METHODS, ServerCache};
 use super::server_log::McpServerLog;
+use super::settings::HubSettings;
 use crate::protocol::mcp::{ServerStart, ServerState, ServerStatus};
 use bytes::Bytes;
 use parking_lot::Mutex;
-use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -28,16 +28,25 @@ pub(super) struct ServerEntry {
 impl ServerEntry {
     pub(super) fn new(
         config: McpServerConfig,
-        data: &Path,
+        settings: &HubSettings,
         os: &Arc<dyn InProcessServer>,
     ) -> Arc<Self> {
-        let name = &config.name;
+        let (name, data) = (&config.name, &settings.data_folder);
+        let packaged = match &config.transport {
+            ServerTransport::Child { command, .. } => {
+                let lists = settings.packaged_lists_folder.join(format!("{name}.json"));
+                Some((lists, command.as_str()))
+            }
+            ServerTransport::Remote { .. } | ServerTransport::Inside => None,
+        };
         let cache = ServerCache::open(
             data.join(format!("cache/{name}.json")),
             config.cache_digest(),
+            packaged,
         );
         let log = Arc::new(McpServerLog::new(data.join(format!("logs/{name}.log"))));
-        let is_eager = config.start == ServerStart::Eager && config.is_shared;
+        let is_shared = config.is_shared || config.transport == ServerTransport::Inside;
+        let is_eager = config.start == ServerStart::Eager && is_shared;
         let spec = ServerSpec {
             config,
             cache,

@@ -9,6 +9,8 @@ pub(in crate::companion) struct HubSettings {
     /// The configuration files; later ones win.
     pub(super) config_files: Vec<PathBuf>,
     pub(super) data_folder: PathBuf,
+    /// The lists of the packaged servers, which come with the image.
+    pub(super) packaged_lists_folder: PathBuf,
 }
 
 impl From<&CompanionSettings> for HubSettings {
@@ -23,6 +25,7 @@ impl From<&CompanionSettings> for HubSettings {
                 settings.data_folder.join("mcp.json"),
             ],
             data_folder,
+            packaged_lists_folder: settings.body_folder.join("servers/lists"),
         }
     }
 }

@@ -98,8 +98,8 @@ pub(super) async fn handle_message(
         ..ReplyShape::default()
     };
     let reply = ReplySender {
-        stream: stream.clone(),
         shape,
+        ..ReplySender::unshaped(stream.clone())
     };
     let at_end = OnDisconnect::new({
         let (backend, stream) = (backend.clone(), stream.clone());
