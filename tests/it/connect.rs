@@ -461,8 +461,5 @@ fn without_a_name_the_installed_clients_are_listed() {
         ran.stderr.contains("installed: `claude-code`, `cursor`"),
         "{ran:?}"
     );
-    assert!(
-        ran.stderr.contains("`osctl mcp connect claude-code`"),
-        "{ran:?}"
-    );
+    assert!(ran.stderr.contains("mcp connect claude-code`"), "{ran:?}");
 }

@@ -26,7 +26,7 @@ const MAX_ENDED_READ_STREAMS: usize = 4;
 const MAX_ENDED_STREAM_BYTES: usize = 16 << 20;
 
 /// The most characters of a client's name in the status.
-const MAX_CLIENT_NAME_CHARS: usize = 100;
+const MAX_SHOWN_CLIENT_CHARS: usize = 100;
 
 /// The servers that a client talks to.
 #[derive(Debug)]
@@ -170,7 +170,7 @@ impl HubSession {
             let params = params?;
             let span = message::find_value(params, &["clientInfo", key])?;
             let text: String = serde_json::from_str(&params[span]).ok()?;
-            Some(text.chars().take(MAX_CLIENT_NAME_CHARS).collect())
+            Some(text.chars().take(MAX_SHOWN_CLIENT_CHARS).collect())
         };
         HubClientStatus {
             name: text("name").unwrap_or_default(),

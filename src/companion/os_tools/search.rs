@@ -234,7 +234,7 @@ fn walk(root: &Path, hidden: bool) -> impl Iterator<Item = DirEntry> {
             let is_unsearched = UNSEARCHED_FOLDERS
                 .iter()
                 .any(|folder| entry.path() == Path::new(folder));
-            !is_unsearched && !(entry.depth() > 0 && entry.file_name() == ".git")
+            !(is_unsearched || entry.depth() > 0 && entry.file_name() == ".git")
         })
         .build();
     // A folder that can't be read has no files that can be searched.

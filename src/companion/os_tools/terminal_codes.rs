@@ -3,8 +3,8 @@
 use std::iter::Peekable;
 use std::str::Chars;
 
-const ESCAPE: char = '\u{1b}';
-const BELL: char = '\u{7}';
+const ESCAPE_CHAR: char = '\u{1b}';
+const BELL_CHAR: char = '\u{7}';
 
 /// The text without escape sequences and control characters; line breaks and tabs stay.
 pub(super) fn without_terminal_codes(text: &str) -> String {
@@ -12,7 +12,7 @@ pub(super) fn without_terminal_codes(text: &str) -> String {
     let mut characters = text.chars().peekable();
     while let Some(c) = characters.next() {
         match c {
-            ESCAPE => skip_sequence(&mut characters),
+            ESCAPE_CHAR => skip_sequence(&mut characters),
             '\n' | '\t' => plain.push(c),
             c if c.is_control() => {}
             c => plain.push(c),
@@ -32,7 +32,7 @@ fn skip_sequence(characters: &mut Peekable<Chars<'_>>) {
         // A string ends with a bell, or with an escape and a backslash.
         Some(']' | 'P' | 'X' | '^' | '_') => {
             while let Some(c) = characters.next_if(|c| *c != '\n') {
-                if c == BELL || c == ESCAPE && characters.next_if_eq(&'\\').is_some() {
+                if c == BELL_CHAR || c == ESCAPE_CHAR && characters.next_if_eq(&'\\').is_some() {
                     return;
                 }
             }
