@@ -234,6 +234,7 @@ const COMMAND_EXAMPLES: &[(&str, &[&str])] = &[
         ],
     ),
     ("mcp ls", &["osctl mcp ls"]),
+    ("mcp status", &["osctl mcp status"]),
     (
         "mcp tools",
         &["osctl mcp tools", "osctl --json mcp tools filesystem"],
@@ -252,8 +253,11 @@ const COMMAND_EXAMPLES: &[(&str, &[&str])] = &[
     (
         "mcp connect",
         &[
+            "osctl mcp connect",
             "osctl mcp connect claude-code",
             "osctl mcp connect cursor --dry-run",
+            "osctl mcp connect vscode --profile full",
+            "osctl mcp connect claude-code --scope project",
             "osctl mcp connect codex --yes --tools 'os__*'",
         ],
     ),

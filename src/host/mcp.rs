@@ -94,7 +94,9 @@ impl CompanionClient {
         method: &str,
         mut params: Value,
     ) -> Result<Box<RawValue>> {
-        let path = server.map_or("/mcp".into(), |name| format!("/servers/{name}/mcp"));
+        let path = server.map_or("/mcp?profile=full".into(), |name| {
+            format!("/servers/{name}/mcp")
+        });
         let meta = &mut params["_meta"];
         meta["io.modelcontextprotocol/protocolVersion"] = STATELESS_HUB_VERSION.into();
         meta["io.modelcontextprotocol/clientInfo"] =

@@ -11,16 +11,43 @@ use utoipa::ToSchema;
 pub(crate) const STREAM_ID_HEADER: &str = "osctl-stream";
 
 /// Read-only tools of the server `os`: a repeated call does no harm.
-pub(crate) const READ_ONLY_TOOLS: [&str; 8] = [
+pub(crate) const READ_ONLY_TOOLS: [&str; 11] = [
     "desktop_read_clipboard",
     "desktop_screenshot",
     "desktop_windows",
     "evolve_status",
+    "find_files",
     "list_files",
+    "list_sessions",
     "read_file",
     "read_output",
+    "search_files",
     "wait_for_run",
 ];
+
+/// How many tools of all servers a client lists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ToolProfile {
+    /// Few tools of the packaged servers, and all of other servers. A call can name every tool.
+    Lean,
+    Full,
+}
+
+impl ToolProfile {
+    pub(crate) const ALL_PROFILES: [Self; 2] = [Self::Lean, Self::Full];
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Lean => "lean",
+            Self::Full => "full",
+        }
+    }
+}
+
+/// In the `_meta` of a call of a tool of `os`: whether the result also has its fields as `structuredContent`. Clients that
+/// show both forms would show everything twice.
+pub(crate) const STRUCTURED_RESULT_KEY: &str = "osctl/structured";
 
 /// In the `_meta` of a list request to all servers: seconds to wait for servers that have not answered yet.
 pub(crate) const LIST_WAIT_KEY: &str = "osctl/wait";
@@ -79,6 +106,12 @@ pub(crate) struct McpServerEntry {
     /// The tools that are offered; `*` matches any part of a name; empty for all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) tools: Vec<String>,
+    /// The tools that the lean profile lists; all if missing, none if empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) lean: Option<Vec<String>>,
+    /// Whether the server receives cancellations of calls; yes if missing. Some servers end at a cancellation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cancel: Option<bool>,
 }
 
 /// When a server is started.
@@ -101,9 +134,26 @@ pub(crate) struct HubStatus {
     pub(crate) status: String,
     pub(crate) version: String,
     pub(crate) sessions: usize,
+    /// The clients with a session, the latest used first.
+    #[serde(default)]
+    pub(crate) clients: Vec<HubClientStatus>,
     pub(crate) servers: Vec<ServerStatus>,
     /// Errors in the configuration.
     pub(crate) problems: Vec<String>,
+}
+
+/// A client with a session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
+pub(crate) struct HubClientStatus {
+    /// The name that the client gives itself.
+    pub(crate) name: String,
+    pub(crate) version: String,
+    /// The server that the client uses; missing for all servers.
+    pub(crate) server: Option<String>,
+    /// The revision of the protocol.
+    pub(crate) revision: String,
+    /// Seconds since the last request.
+    pub(crate) idle_seconds: u64,
 }
 
 /// The status of one server.
@@ -168,21 +218,21 @@ fn describe_wrong_field(name: &str, value: &Value) -> Option<String> {
         Some(format!("`{name}{part}` must be {wanted}, not {found}"))
     };
     match (name, value) {
-        ("command" | "cwd" | "url" | "timeout" | "idle", Value::Null) => None,
+        ("cancel" | "command" | "cwd" | "url" | "timeout" | "idle" | "lean", Value::Null) => None,
         ("command" | "cwd" | "url", Value::String(_)) => None,
         ("command" | "cwd" | "url", other) => mismatch("", other, "a string"),
         ("timeout" | "idle", Value::Number(_)) => None,
         ("timeout" | "idle", other) => mismatch("", other, "a number"),
-        ("disabled" | "shared", Value::Bool(_)) => None,
-        ("disabled" | "shared", other) => mismatch("", other, "`true` or `false`"),
+        ("cancel" | "disabled" | "shared", Value::Bool(_)) => None,
+        ("cancel" | "disabled" | "shared", other) => mismatch("", other, "`true` or `false`"),
         ("start", Value::String(start)) if ["lazy", "eager"].contains(&&**start) => None,
         ("start", Value::String(_)) => Some("`start` must be `lazy` or `eager`".into()),
         ("start", other) => mismatch("", other, "`lazy` or `eager`"),
-        ("args" | "tools", Value::Array(all)) => {
+        ("args" | "lean" | "tools", Value::Array(all)) => {
             let at = all.iter().position(|one| !one.is_string())?;
             mismatch(&format!("[{at}]"), &all[at], "a string")
         }
-        ("args" | "tools", other) => mismatch("", other, "a list of strings"),
+        ("args" | "lean" | "tools", other) => mismatch("", other, "a list of strings"),
         ("env" | "headers", Value::Object(all)) => {
             let (key, other) = all.iter().find(|(_, one)| !one.is_string())?;
             mismatch(&format!(".{key}"), other, "a string")
@@ -192,7 +242,8 @@ fn describe_wrong_field(name: &str, value: &Value) -> Option<String> {
     }
 }
 
-fn json_kind(value: &Value) -> &'static str {
+/// The JSON type of a value, with its article.
+pub(crate) fn json_kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "a boolean",
@@ -258,6 +309,14 @@ mod tests {
             (
                 json!({"timeout": "sk-1"}),
                 "`timeout` must be a number, not a string",
+            ),
+            (
+                json!({"lean": [1]}),
+                "`lean[0]` must be a string, not a number",
+            ),
+            (
+                json!({"cancel": "sk-1"}),
+                "`cancel` must be `true` or `false`, not a string",
             ),
             (
                 json!({"tools": null}),

@@ -283,10 +283,22 @@ impl Ui {
             .with_prompt(SanitizedText::message(question))
             .default(false)
             .interact_on(&Term::stderr());
-        answer.map_err(|dialoguer::Error::IO(error)| match error.kind() {
-            io::ErrorKind::Interrupted => Error::Interrupted.into(),
-            _ => error.into(),
-        })
+        answer.map_err(prompt_error)
+    }
+
+    /// Lets the user select items of a list; returns their positions.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`], or when the terminal fails.
+    pub(crate) fn choose_several(self, question: &str, items: &[&str]) -> Result<Vec<usize>> {
+        let answer = dialoguer::MultiSelect::new()
+            .with_prompt(SanitizedText::message(question))
+            .items(items)
+            .interact_on_opt(&Term::stderr());
+        match answer {
+            Ok(chosen) => chosen.ok_or_else(|| Error::Interrupted.into()),
+            Err(error) => Err(prompt_error(error)),
+        }
     }
 
     /// Asks for a text that the terminal does not show.
@@ -340,6 +352,13 @@ impl Ui {
 fn spinner_style() -> ProgressStyle {
     ProgressStyle::with_template("{spinner:.cyan} {wide_msg} {elapsed:.dim}")
         .unwrap_or_else(|_| ProgressStyle::default_spinner())
+}
+
+fn prompt_error(dialoguer::Error::IO(error): dialoguer::Error) -> anyhow::Error {
+    match error.kind() {
+        io::ErrorKind::Interrupted => Error::Interrupted.into(),
+        _ => error.into(),
+    }
 }
 
 /// Prints a usage error, whose text the caller returns with or without colours.

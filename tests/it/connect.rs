@@ -24,6 +24,7 @@ trials![
     a_link_may_point_to_another_file_system_or_a_missing_file,
     the_backup_is_removed_with_the_entry_but_not_without_the_file,
     no_client_is_connected_to_a_server_that_does_not_answer,
+    without_a_name_the_installed_clients_are_listed,
 ];
 
 /// Trials that need a running instance.
@@ -40,7 +41,7 @@ pub(crate) mod running {
         let ran = person.ok(&["--json", "mcp", "connect", "codex", "--yes"]);
         let reply: Value = serde_json::from_str(&ran.stdout).unwrap();
         assert_eq!(reply["changed"], true, "{reply}");
-        assert!(reply["tool_count"].as_u64() > Some(30), "{reply}");
+        assert!(reply["tool_count"].as_u64() > Some(20), "{reply}");
         // The configuration contains no token.
         let text = fs::read_to_string(reply["file"].as_str().unwrap()).unwrap();
         assert!(!text.contains(&person.0.hub().token), "{text}");
@@ -56,6 +57,14 @@ pub(crate) mod running {
             (&true.into(), &2.into())
         );
         person.disconnect("codex");
+        assert!(!person.file(".codex/config.toml").exists());
+        // A selection without tools is a mistake.
+        let words = ["mcp", "connect", "codex", "--yes", "--servers=nope"];
+        let ran = person.osctl(&words);
+        assert!(
+            ran.code != 0 && ran.stderr.contains("the client would get no tools"),
+            "{ran:?}"
+        );
         assert!(!person.file(".codex/config.toml").exists());
     }
 }
@@ -434,4 +443,23 @@ fn no_client_is_connected_to_a_server_that_does_not_answer() {
     assert!(ran.stderr.contains("did not start"), "{ran:?}");
     assert!(ran.stderr.contains("--no-verify"), "{ran:?}");
     assert!(!person.file(".codex/config.toml").exists());
+}
+
+fn without_a_name_the_installed_clients_are_listed() {
+    let person = Person::new();
+    let none = person.osctl(&["mcp", "connect"]);
+    assert_eq!(none.code, 2, "{none:?}");
+    assert!(
+        none.stderr.contains("no known MCP client is installed"),
+        "{none:?}"
+    );
+    person.write(".cursor/other.json", "{}");
+    person.write(".claude.json", "{}");
+    let ran = person.osctl(&["mcp", "connect"]);
+    assert_eq!(ran.code, 2, "{ran:?}");
+    assert!(
+        ran.stderr.contains("installed: `claude-code`, `cursor`"),
+        "{ran:?}"
+    );
+    assert!(ran.stderr.contains("mcp connect claude-code`"), "{ran:?}");
 }

@@ -217,6 +217,7 @@ fn check_state(all: &mut Answers) {
 
 fn check_tools(all: &mut Answers) {
     all.check("ServersAnswer", &["mcp", "list"]);
+    all.check("ServersAnswer", &["mcp", "status"]);
     all.check("ToolsAnswer", &["mcp", "tools", "os"]);
     let called = ["mcp", "call", "os", "list_files", "path=/root"];
     let called = all.check("ToolResultAnswer", &called);

@@ -296,7 +296,14 @@ fn each_library_is_used_only_in_its_place() {
         ),
         ("jsonc_parser", &["host/connect/json.rs"]),
         ("toml_edit", &["host/connect/toml.rs"]),
-        ("similar", &["host/connect/change.rs", "keeper/run_diff.rs"]),
+        (
+            "similar",
+            &[
+                "companion/os_tools/text_edit.rs",
+                "host/connect/change.rs",
+                "keeper/run_diff.rs",
+            ],
+        ),
         ("zeromq", &["host/jupyter/"]),
         (
             "hmac",

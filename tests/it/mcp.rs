@@ -161,9 +161,13 @@ fn the_three_servers_do_real_work_through_the_command_line() {
     );
     let tools = home.ok(["mcp", "tools", "linux"]).stdout;
     assert!(
-        tools.lines().count() > 15 && tools.contains("list_processes"),
+        tools.lines().count() > 10 && tools.contains("list_processes"),
         "{tools}"
     );
+    let _client = Client::new("/servers/echo/mcp");
+    let clients = home.ok(["mcp", "status"]).stdout;
+    let is_listed = |line: &str| line.starts_with("test ") && line.contains(" echo ");
+    assert!(clients.lines().any(is_listed), "{clients}");
     let log = home.ok(["logs", "mcp/linux", "-n", "50"]).stdout;
     assert!(log.contains("osctl: the hub starts the server"), "{log}");
     let unknown = home.run(["mcp", "call", "nobody", "x"]);

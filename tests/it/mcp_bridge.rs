@@ -318,7 +318,7 @@ fn a_stopped_instance_is_started_if_configured() {
     bridge.say(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"run_shell","arguments":{"command":"echo started"}}}"#);
     let answer = bridge.answer();
     home.down();
-    assert_eq!(answer["result"]["structuredContent"]["stdout"], "started\n");
+    assert_eq!(answer["result"]["content"][0]["text"], "started");
 }
 
 fn an_evolve_is_invisible_to_the_client() {
@@ -328,7 +328,8 @@ fn an_evolve_is_invisible_to_the_client() {
     let mut id = 0;
     let mut call = |name: &str, arguments: Value| {
         id += 1;
-        let params = json!({"name": name, "arguments": arguments});
+        let params =
+            json!({"name": name, "arguments": arguments, "_meta": {"osctl/structured": true}});
         let request = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params});
         bridge.say(&request.to_string());
         let answer = bridge.answer();

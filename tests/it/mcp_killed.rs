@@ -291,7 +291,6 @@ fn killed_servers_of_the_image_affect_no_other_server_and_no_client_hangs() {
         killer.join().unwrap();
         bystander.join().unwrap();
     });
-    let mut errors = 0;
     for victim in &victims {
         let name = victim.name;
         assert_eq!(
@@ -314,9 +313,11 @@ fn killed_servers_of_the_image_affect_no_other_server_and_no_client_hangs() {
             results + 1,
             "{name}"
         );
-        errors += victim.errors.load(Ordering::Relaxed);
+        // The hub repeats calls of tools that the server declares as read-only.
+        if name != "browser-use" {
+            assert_eq!(victim.errors.load(Ordering::Relaxed), 0, "{name}");
+        }
     }
-    assert!(errors > 0, "no call failed");
     servers().hub().until("the end of the killed servers", |_| {
         let known = victims
             .iter()

@@ -12,6 +12,8 @@ trials![
     a_long_run_continues_and_is_found_by_its_id,
     long_output_comes_in_pages,
     each_session_has_its_own_variables,
+    sessions_and_jobs_are_listed_and_ended,
+    few_tools_are_listed_by_default_and_all_on_request,
 ];
 
 pub(crate) fn os() -> Client {
@@ -19,9 +21,21 @@ pub(crate) fn os() -> Client {
 }
 
 impl Client {
+    /// The answer with its fields, which only clients that request them get.
     #[track_caller]
     pub(crate) fn tool(&self, name: &str, arguments: Value) -> Value {
-        self.ask("tools/call", &json!({"name": name, "arguments": arguments}))
+        let params =
+            json!({"name": name, "arguments": arguments, "_meta": {"osctl/structured": true}});
+        self.ask("tools/call", &params)
+    }
+
+    /// The text of an answer, as a model gets it.
+    #[track_caller]
+    pub(crate) fn text(&self, name: &str, arguments: Value) -> String {
+        let answer = self.ask("tools/call", &json!({"name": name, "arguments": arguments}));
+        assert!(answer["structuredContent"].is_null(), "{name}: {answer}");
+        assert_ne!(answer["isError"], true, "{name}: {answer}");
+        answer["content"][0]["text"].as_str().unwrap().to_owned()
     }
 
     /// The fields of an answer that is not an error.
@@ -88,9 +102,10 @@ fn events(
     arguments: &Value,
     token: Option<&str>,
 ) -> crate::harness::Events {
-    let mut params = json!({"name": name, "arguments": arguments});
+    let mut params =
+        json!({"name": name, "arguments": arguments, "_meta": {"osctl/structured": true}});
     if let Some(token) = token {
-        params["_meta"] = json!({"progressToken": token});
+        params["_meta"]["progressToken"] = token.into();
     }
     let body = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params});
     let headers = os.headers();
@@ -320,4 +335,125 @@ fn each_session_has_its_own_variables() {
         json!({"code": "1", "session": "a/b"}),
     );
     assert!(wrong.contains("can't be a session's name"), "{wrong}");
+}
+
+fn sessions_and_jobs_are_listed_and_ended() {
+    let os = os();
+    let server = json!({"command": "sleep 1000 & echo started", "session": "work"});
+    let text = os.text("run_shell", server);
+    let job = text
+        .strip_prefix("started\n(processes continue in the background as job ")
+        .and_then(|rest| rest.strip_suffix("; `end_job` ends them)"));
+    let job: i32 = job.unwrap_or_else(|| panic!("{text}")).parse().unwrap();
+    let busy = json!({"code": "while True: pass", "session": "work", "wait": 0});
+    let busy = os.fields("execute_python_code", busy)["id"].clone();
+    let next = json!({"code": "1", "session": "work", "wait": 0});
+    let queued = os.text("execute_python_code", next);
+    let blocker = busy.as_str().unwrap();
+    let told = format!("(queued, not started: it waits for the run `{blocker}`");
+    assert!(queued.starts_with(&told), "{queued}");
+    let list = os.text("list_sessions", json!({}));
+    for line in [
+        "`work`: busy\n".to_owned(),
+        format!("  run `{blocker}`, running for "),
+        ", queued: 1\n".to_owned(),
+        format!("  job {job}: sleep 1000 & echo started"),
+    ] {
+        assert!(list.contains(&line), "{line:?} in {list}");
+    }
+    let ended = os.text("end_job", json!({"pid": job}));
+    assert_eq!(
+        ended,
+        format!("the job {job} has ended: `sleep 1000 & echo started`")
+    );
+    let refused = os.refusal("end_job", json!({"pid": job}));
+    assert!(refused.contains(&job.to_string()), "{refused}");
+    os.fields("end_session", json!({"session": "work"}));
+    let list = os.text("list_sessions", json!({}));
+    assert!(!list.contains("`work`"), "{list}");
+    let refused = os.refusal("end_session", json!({"session": "default"}));
+    assert!(refused.contains("can't be deleted"), "{refused}");
+    let late = json!({"code": "while True: pass", "timeout": 0.2, "session": "late"});
+    let late = os.refusal("execute_python_code", late);
+    assert!(
+        late.ends_with("(interrupted after its `timeout` of 0.2 s)"),
+        "{late}"
+    );
+    os.fields("end_session", json!({"session": "late"}));
+}
+
+/// The tools of the packaged servers that a client of this path lists.
+fn packaged_tools(client: &Client) -> Vec<Value> {
+    let waiting = json!({"_meta": {"osctl/wait": 100}});
+    let listed = client.ask("tools/list", &waiting);
+    let is_packaged = |tool: &&Value| {
+        let name = tool["name"].as_str().unwrap();
+        let servers = ["os__", "browser-use__", "filesystem__", "linux__"];
+        servers.iter().any(|server| name.starts_with(server))
+    };
+    let tools = listed["tools"].as_array().unwrap().iter();
+    tools.filter(is_packaged).cloned().collect()
+}
+
+fn few_tools_are_listed_by_default_and_all_on_request() {
+    let lean = Client::new("/mcp");
+    let tools = packaged_tools(&lean);
+    let words = tiktoken_rs::o200k_base_singleton();
+    let sizes = tools.iter().map(|tool| {
+        let parts = [&tool["name"], &tool["description"]].map(|part| part.as_str().unwrap());
+        let schema = tool["inputSchema"].to_string();
+        let parts = [parts[0], parts[1], &schema];
+        let count = |part: &&str| words.encode_with_special_tokens(part).len();
+        parts.iter().map(count).sum::<usize>()
+    });
+    let tokens: usize = sizes.sum();
+    assert_eq!(tools.len(), 25, "{tools:?}");
+    assert!((2000..=6000).contains(&tokens), "{tokens} tokens");
+    let names = |tools: &[Value]| -> Vec<String> {
+        let names = tools.iter().map(|tool| tool["name"].as_str().unwrap());
+        names.map(str::to_owned).collect()
+    };
+    let full = names(&packaged_tools(&Client::new("/mcp?profile=full")));
+    assert!(full.len() > 60, "{full:?}");
+    for tool in names(&tools) {
+        assert!(full.contains(&tool), "{tool}");
+    }
+    // Tools that need systemd, network programs or a model's key do not work in the container.
+    for tool in [
+        "linux__list_services",
+        "linux__get_listening_ports",
+        "browser-use__browser_extract_content",
+    ] {
+        assert!(!full.contains(&tool.to_owned()), "{tool}");
+    }
+    // A tool that is not listed can be called.
+    let listed = lean.tool("os__list_files", json!({"path": "/repo"}));
+    assert_eq!(listed["isError"], false, "{listed}");
+    let mistake = |name: &str| {
+        let params = json!({"name": name, "arguments": {}});
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+        let answer = lean.post(&body.to_string()).json();
+        answer["error"]["message"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(
+        mistake("execute_python_code"),
+        "there is no `execute_python_code`; did you mean `os__execute_python_code`?"
+    );
+    assert_eq!(
+        mistake("os_run_shell"),
+        "there is no `os_run_shell`; did you mean `os__run_shell`?"
+    );
+    assert_eq!(
+        mistake("os__edit_fil"),
+        "there is no tool `edit_fil`; did you mean `edit_file`?"
+    );
+    let answer = lean.post(&crate::mcp::hello("2025-11-25", &json!({})));
+    let instructions = answer.json()["result"]["instructions"].to_string();
+    for part in [
+        "`os__execute_python_code`",
+        "`/data/mcp.json`",
+        "--profile full",
+    ] {
+        assert!(instructions.contains(part), "{part} in {instructions}");
+    }
 }

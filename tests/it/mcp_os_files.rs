@@ -13,7 +13,8 @@ trials![
     variables_are_stored_and_restored,
     resources_are_files_runs_and_the_screen,
     wrong_arguments_are_reported_and_change_nothing,
-    every_answer_matches_its_schema,
+    each_tool_has_a_valid_schema_and_says_its_answer_once,
+    files_are_edited_patched_and_found,
 ];
 
 fn commands_keep_their_folder_and_installed_packages_can_be_imported() {
@@ -222,8 +223,26 @@ fn wrong_arguments_are_reported_and_change_nothing() {
     assert_eq!(answer("resources/read", json!({"uri": 1})), -32602);
     assert_eq!(answer("no/method", json!({})), -32601);
     for (tool, arguments, why) in [
-        ("execute_python_code", json!({}), "code"),
-        ("execute_python_code", json!({"code": "1", "cod": 2}), "cod"),
+        (
+            "execute_python_code",
+            json!({}),
+            "needs the argument `code`, a string",
+        ),
+        (
+            "execute_python_code",
+            json!({"code": "1", "cod": 2}),
+            "no argument `cod`; did you mean `code`?",
+        ),
+        (
+            "execute_python_code",
+            json!({"code": "1", "timeout": "10"}),
+            "`timeout` must be a number, not a string",
+        ),
+        (
+            "desktop_input",
+            json!({"actions": [{"type": "jump"}]}),
+            "jump",
+        ),
         (
             "execute_python_code",
             json!({"code": "1", "timeout": 0}),
@@ -286,19 +305,21 @@ fn wrong_arguments_are_reported_and_change_nothing() {
         .until("the old configuration", |_| (count() > 10).then_some(()));
 }
 
-/// A validator accepts the answer of each tool.
-fn every_answer_matches_its_schema() {
+/// A validator accepts each tool's arguments.
+fn each_tool_has_a_valid_schema_and_says_its_answer_once() {
     let home = servers();
     let os = os();
     let listed = os.ask("tools/list", &json!({}));
     let calls = json!({
-        "execute_python_code": {"code": "1"},
-        "run_shell": {"command": "true"},
+        "execute_python_code": {"code": "print(6 * 7)"},
+        "run_shell": {"command": "echo 42"},
         "read_file": {"path": "/etc/hostname"},
         "write_file": {"path": "/tmp/w", "content": ""},
         "list_files": {},
+        "list_sessions": {},
+        "find_files": {"glob": "*", "path": "/etc/apt"},
+        "search_files": {"pattern": "x", "path": "/etc/apt"},
         "cryo_store": {"dry_run": true},
-        "desktop_screenshot": {},
         "desktop_windows": {},
         "desktop_read_clipboard": {},
         "reset": {"session": "default"},
@@ -306,20 +327,74 @@ fn every_answer_matches_its_schema() {
     });
     let mut pairs = Vec::new();
     for (name, arguments) in calls.as_object().unwrap() {
-        let fields = os.fields(name, arguments.clone());
-        let tool = listed["tools"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .find(|tool| tool["name"] == *name);
-        pairs.push(json!({"name": name, "schema": tool.unwrap()["outputSchema"], "value": fields, "input": tool.unwrap()["inputSchema"], "arguments": arguments}));
+        os.text(name, arguments.clone());
+        let mut tools = listed["tools"].as_array().unwrap().iter();
+        let tool = tools.find(|tool| tool["name"] == *name).unwrap();
+        assert!(tool["outputSchema"].is_null(), "{tool}");
+        pairs.push(json!({"schema": tool["inputSchema"], "value": arguments}));
     }
     fs::write(home.files().join("pairs.json"), json!(pairs).to_string()).unwrap();
-    let check = "import json, jsonschema\nfor p in json.load(open('/root/host/pairs.json')):\n    for schema, value in ((p['schema'], p['value']), (p['input'], p['arguments'])):\n        jsonschema.Draft202012Validator.check_schema(schema)\n        jsonschema.validate(value, schema, cls=jsonschema.Draft202012Validator)\nprint('fine')";
+    let check = "import json, jsonschema\nfor p in json.load(open('/root/host/pairs.json')):\n    jsonschema.Draft202012Validator.check_schema(p['schema'])\n    jsonschema.validate(p['value'], p['schema'], cls=jsonschema.Draft202012Validator)\nprint('fine')";
     let command = format!(
         "/opt/osctl/servers/linux/bin/python -c \"{}\"",
         check.replace('"', "\\\"")
     );
     let ran = home.run(["shell", &command]);
     assert_eq!(ran.stdout.trim(), "fine", "{ran:?}");
+    // A picture that models can't see is drawn as one that they see.
+    let code = "from IPython.display import SVG\nSVG('<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"40\" height=\"20\"><text x=\"2\" y=\"15\">hi</text></svg>')";
+    let drawn = os.tool("execute_python_code", json!({"code": code}));
+    assert_eq!(drawn["content"][1]["mimeType"], "image/png", "{drawn}");
+    let binary = os.text("read_file", json!({"path": "/bin/true", "limit": 64}));
+    assert!(binary.contains("00000000  7f 45 4c 46"), "{binary}");
+}
+
+fn files_are_edited_patched_and_found() {
+    let os = os();
+    let folder = "/repo/mcp-edit";
+    let path = &format!("{folder}/src/calc.py");
+    let content = "def add(a, b):\n    return a - b\n\ndef sub(a, b):\n    return a - b\n";
+    os.text("write_file", json!({"path": path, "content": content}));
+    os.text("run_shell", json!({"command": format!("chmod 750 {path}")}));
+    let wrong = json!({"path": path, "old_text": "return a - b", "new_text": "return a + b"});
+    let refused = os.refusal("edit_file", wrong);
+    assert!(
+        refused.contains("occurs 2 times, at the lines 2, 5"),
+        "{refused}"
+    );
+    let right = json!({"path": path, "old_text": "add(a, b):\n    return a - b", "new_text": "add(a, b):\n    return a + b"});
+    let shown = os.text("edit_file", right);
+    assert!(
+        shown.contains("-    return a - b\n+    return a + b\n"),
+        "{shown}"
+    );
+    let patch = "--- a/src/calc.py\n+++ b/src/calc.py\n@@ -9,9 +9,9 @@\n def sub(a, b):\n-    return a - b\n+    return b - a\n--- /dev/null\n+++ b/new.txt\n@@ -0,0 +1 @@\n+needle\n";
+    let broken = patch.replace("def sub", "def other");
+    let refused = os.refusal("apply_patch", json!({"patch": broken, "folder": folder}));
+    assert!(refused.contains("hunk 1 does not fit"), "{refused}");
+    let none = os.text("find_files", json!({"glob": "new.txt", "path": folder}));
+    assert!(none.starts_with("no such files"), "{none}");
+    let applied = os.text("apply_patch", json!({"patch": patch, "folder": folder}));
+    assert_eq!(
+        applied,
+        format!("changed `{path}` (+1 -1)\ncreated `{folder}/new.txt` (+1 -0)")
+    );
+    let mode = os.text(
+        "run_shell",
+        json!({"command": format!("stat -c %a {path}; tail -1 {path}")}),
+    );
+    assert_eq!(mode, "750\n    return b - a");
+    // Without a path, the tools search the project.
+    let found = os.text(
+        "search_files",
+        json!({"pattern": "need(le)", "glob": "*.txt"}),
+    );
+    assert!(found.contains("\n\nmcp-edit/new.txt\n1: needle"), "{found}");
+    let found = os.text("find_files", json!({"glob": "mcp-edit/**/*.py"}));
+    assert!(found.ends_with("\nmcp-edit/src/calc.py"), "{found}");
+    let refused = os.refusal("search_files", json!({"pattern": "(", "path": folder}));
+    assert!(refused.contains("not a regular expression"), "{refused}");
+    let refused = os.refusal("search_files", json!({"pattern": "x", "path": "/proc"}));
+    assert_eq!(refused, "files in `/proc` are not searched");
+    os.text("run_shell", json!({"command": format!("rm -r {folder}")}));
 }

@@ -5,8 +5,57 @@ use crate::mcp::{Client, status};
 use crate::mcp_children::with_servers;
 use crate::trials;
 use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
 
-trials![an_eager_server_starts_with_the_container_or_with_its_session];
+trials![
+    an_eager_server_starts_with_the_container_or_with_its_session,
+    the_lists_of_the_packaged_servers_come_with_the_image,
+];
+
+/// `body/servers/lists/` has the lists. `OSCTL_TEST_UPDATE=1` rewrites them.
+fn the_lists_of_the_packaged_servers_come_with_the_image() {
+    let home = servers();
+    for (server, tool) in [
+        ("browser-use", "browser_list_tabs"),
+        ("filesystem", "list_allowed_directories"),
+        ("linux", "list_processes"),
+    ] {
+        let client = Client::new(&format!("/servers/{server}/mcp"));
+        client.tool(tool, json!({}));
+        let live = client.ask("tools/list", &json!({}));
+        // The hub has requested the lists itself when the server was ready, and stores them.
+        let cache = home.data().join(format!("mcp/cache/{server}.json"));
+        let read = |path: &Path| -> Value {
+            let text = fs::read_to_string(path).unwrap_or_default();
+            serde_json::from_str(&text).unwrap_or_default()
+        };
+        let body: Value = serde_json::from_str(include_str!("../../body/mcp.json")).unwrap();
+        let packaged = Path::new("body/servers/lists").join(format!("{server}.json"));
+        if std::env::var_os("OSCTL_TEST_UPDATE").is_some() {
+            let mut lists = read(&cache);
+            lists["digest"] = body["mcpServers"][server]["command"].clone();
+            let text = serde_json::to_string_pretty(&lists).unwrap();
+            fs::write(&packaged, text + "\n").unwrap();
+        }
+        let lists = read(&packaged);
+        assert_eq!(lists["digest"], body["mcpServers"][server]["command"]);
+        let listed = lists["lists"]["tools/list"][0]["result"]["tools"].clone();
+        for tool in live["tools"].as_array().unwrap() {
+            assert!(
+                listed.as_array().unwrap().contains(tool),
+                "`body/servers/lists/{server}.json` differs: {tool}"
+            );
+        }
+        home.hub().until("the stored lists", |_| {
+            let stored = read(&cache);
+            let same = ["initialize_result", "lists"]
+                .into_iter()
+                .all(|part| stored[part] == lists[part]);
+            same.then_some(())
+        });
+    }
+}
 
 fn an_eager_server_starts_with_the_container_or_with_its_session() {
     let server = |shared: bool, start: &str| {

@@ -57,7 +57,7 @@ def test_code_reports_its_output_while_it_runs_and_returns_a_figure(
             assert messages[0] == "first\n"
             assert text(result).startswith("first\nlast")
             assert [part.data for part in result.content if part.type == "image"] == [PIXEL]
-            assert result.structured_content["images"] == 1
+            assert result.structured_content is None
 
     anyio.run(scenario)
 
@@ -92,8 +92,7 @@ def test_a_call_that_is_cancelled_interrupts_the_code(
                 after = await client.call_tool(
                     "execute_python_code", {"code": "kept", "session": session}
                 )
-            assert after.structured_content["result"] == "5"
-            assert after.structured_content["kernel"]["state"] == "kept"
+            assert text(after) == "5"
 
     anyio.run(scenario)
 
@@ -135,7 +134,7 @@ def test_the_bridge_outlives_a_restart(bridge: Connect, request: pytest.FixtureR
             assert "error" in ended or ended["result"].is_error, ended
             assert [tool.name for tool in (await client.list_tools()).tools] == tools
             after = await client.call_tool("execute_python_code", {"code": "kept"})
-            assert after.structured_content["result"] == "9", text(after)
+            assert text(after).splitlines()[0] == "9"
 
     anyio.run(scenario)
 
@@ -144,7 +143,8 @@ def test_all_servers_are_reached_through_one_bridge(bridge: Connect) -> None:
     async def scenario() -> None:
         async with bridge(None) as client:
             names = {tool.name for tool in (await client.list_tools()).tools}
-            assert {"os__run_shell", "filesystem__read_text_file"} <= names
+            assert {"os__run_shell", "os__edit_file"} <= names
+            assert "filesystem__read_text_file" not in names
             ran = await client.call_tool("os__run_shell", {"command": "echo merged"})
             assert text(ran) == "merged"
 

@@ -1,6 +1,6 @@
 //! Answers about MCP servers and clients.
 
-use crate::protocol::mcp::{HubStatus, ServerStart, ServerState, ServerStatus};
+use crate::protocol::mcp::{HubClientStatus, HubStatus, ServerStart, ServerState, ServerStatus};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
@@ -14,6 +14,8 @@ pub(crate) struct ServersAnswer {
     version: String,
     /// The number of connected clients.
     session_count: usize,
+    /// The connected clients, the latest used first.
+    clients: Vec<HubClientStatus>,
     servers: Vec<McpServerStatusEntry>,
     /// Errors in the configuration.
     problems: Vec<String>,
@@ -83,6 +85,7 @@ impl From<HubStatus> for ServersAnswer {
             status: _,
             version,
             sessions,
+            clients,
             servers,
             problems,
         } = hub;
@@ -90,6 +93,7 @@ impl From<HubStatus> for ServersAnswer {
         Self {
             version,
             session_count: sessions,
+            clients,
             servers: servers.collect(),
             problems,
         }

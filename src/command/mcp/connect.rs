@@ -11,11 +11,14 @@ use crate::host::instance::DEFAULT_INSTANCE;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
+/// The client that reads the file of a project.
+const PROJECT_CLIENT: &str = "claude-code";
+
 #[derive(Debug, Args)]
 pub(crate) struct McpConnectArgs {
-    /// MCP client to connect
+    /// MCP client to connect [default: choose of the installed ones]
     #[arg(value_parser = client_parser())]
-    client: &'static ConnectClient,
+    client: Option<&'static ConnectClient>,
     #[command(flatten)]
     narrow: McpFilterArgs,
     #[command(flatten)]
@@ -36,12 +39,29 @@ pub(crate) struct McpDisconnectArgs {
 
 #[derive(Debug, Args)]
 struct ConnectOptions {
+    /// File to change: of the user, or `.mcp.json` in this folder for Claude Code
+    #[arg(long, default_value = "user", value_name = "SCOPE", value_parser = scope_parser())]
+    scope: ConnectScope,
     /// Answer yes to all questions
     #[arg(short, long)]
     yes: bool,
     /// Print the change only
     #[arg(long, conflicts_with = "yes")]
     dry_run: bool,
+}
+
+/// The file that `connect` changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ConnectScope {
+    User,
+    Project,
+}
+
+fn scope_parser() -> impl TypedValueParser<Value = ConnectScope> {
+    PossibleValuesParser::new(["user", "project"]).map(|name| match name.as_str() {
+        "project" => ConnectScope::Project,
+        _ => ConnectScope::User,
+    })
 }
 
 fn client_parser() -> impl TypedValueParser<Value = &'static ConnectClient> {
@@ -59,31 +79,112 @@ pub(super) async fn connect_client(
         how,
         no_verify,
     } = args;
-    let (name, call) = (server_name(cx), bridge_call(narrow, cx)?);
-    let change = connect::plan_connect(
-        client,
-        &name,
-        &call,
-        &ClientConfigPaths::for_home(&cx.folders.home),
-    )?;
-    show_change(&change, client, cx);
+    let clients = match (client, how.scope) {
+        (Some(client), _) => vec![client],
+        (None, ConnectScope::User) => choose_clients(cx)?,
+        (None, ConnectScope::Project) => ConnectClient::find(PROJECT_CLIENT).into_iter().collect(),
+    };
+    let (name, tested) = (server_name(cx), bridge_call(narrow, cx)?);
+    let call = match how.scope {
+        ConnectScope::User => tested.clone(),
+        // Others who work on the project have the program elsewhere.
+        ConnectScope::Project => tested.clone().for_other_users(),
+    };
     let mut tools = None;
-    if !how.dry_run && !no_verify {
-        let work = cx.ui.start_request("testing the connection");
-        let found = connect::probe_command(&call).await?;
-        drop(work);
-        tools = Some(found.tools.len());
-        cx.ui
-            .print_message(format!("the connection works: {} tools", found.tools.len()));
-        for server in &found.missing {
-            super::warn_missing(server, cx);
+    for client in clients {
+        let change = connect::plan_connect(client, &name, &call, &config_paths(client, &how, cx)?)?;
+        show_change(&change, client, cx);
+        if tools.is_none() && !how.dry_run && !no_verify {
+            tools = Some(test_connection(&tested, cx).await?);
+        }
+        finish_connect(&change, client, &how, tools, cx)?;
+    }
+    Ok(VerbOutcome::Done)
+}
+
+/// # Errors
+/// When the client reads no file of a project.
+fn config_paths(
+    client: &ConnectClient,
+    how: &ConnectOptions,
+    cx: &CommandContext,
+) -> Result<ClientConfigPaths> {
+    let home = &cx.folders.home;
+    match how.scope {
+        ConnectScope::User => Ok(ClientConfigPaths::for_home(home)),
+        ConnectScope::Project if client.name == PROJECT_CLIENT => {
+            let project = std::env::current_dir()?;
+            Ok(ClientConfigPaths::for_project(home, &project))
+        }
+        ConnectScope::Project => {
+            let message = format!("{} does not read `.mcp.json`", client.title);
+            let hint = "omit `--scope project`, or connect `claude-code`";
+            Err(Error::usage(message, hint).into())
         }
     }
+}
+
+/// Asks which of the installed clients to connect.
+fn choose_clients(cx: &CommandContext) -> Result<Vec<&'static ConnectClient>> {
+    let places = ClientConfigPaths::for_home(&cx.folders.home);
+    let installed: Vec<&'static ConnectClient> = CONNECT_CLIENTS
+        .iter()
+        .filter(|client| client.is_installed(&places))
+        .collect();
+    let names: Vec<String> = installed
+        .iter()
+        .map(|client| format!("`{}`", client.name))
+        .collect();
+    if installed.is_empty() {
+        let hint = "`osctl mcp connect --help` lists the clients; name one to connect it anyway";
+        return Err(Error::usage("no known MCP client is installed", hint).into());
+    }
+    if cx.ui.json || !cx.ui.can_prompt() {
+        let message = format!("no MCP client is named; installed: {}", names.join(", "));
+        let hint = format!("`osctl mcp connect {}`", installed[0].name);
+        return Err(Error::usage(message, hint).into());
+    }
+    let titles: Vec<&str> = installed.iter().map(|client| client.title).collect();
+    let chosen = cx
+        .ui
+        .choose_several("Which clients? (space selects)", &titles)?;
+    match chosen.is_empty() {
+        true => Err(Error::usage("no client was chosen", "select with the space bar").into()),
+        false => Ok(chosen.into_iter().map(|at| installed[at]).collect()),
+    }
+}
+
+/// Starts the command as a client does, and returns the number of its tools.
+async fn test_connection(call: &LaunchCommand, cx: &CommandContext) -> Result<usize> {
+    let work = cx.ui.start_request("testing the connection");
+    let found = connect::probe_command(call).await?;
+    drop(work);
+    for server in &found.missing {
+        super::warn_missing(server, cx);
+    }
+    if found.tools.is_empty() {
+        let hint = "`osctl mcp ls` lists the servers, and `osctl mcp tools` their tools; check `--servers` and `--tools`";
+        return Err(Error::precondition("the client would get no tools", hint).into());
+    }
+    cx.ui
+        .print_message(format!("the connection works: {} tools", found.tools.len()));
+    Ok(found.tools.len())
+}
+
+/// Applies the change and reports it.
+fn finish_connect(
+    change: &ClientFileChange,
+    client: &ConnectClient,
+    how: &ConnectOptions,
+    tools: Option<usize>,
+    cx: &CommandContext,
+) -> Result<()> {
+    let name = server_name(cx);
     let title = client.title;
-    let is_done = change.is_unchanged() || apply_change(&change, client, &how, cx)?;
+    let is_done = change.is_unchanged() || apply_change(change, client, how, cx)?;
     if cx.ui.json {
         let next = (is_done && !change.is_unchanged()).then_some(client.reload_hint);
-        let answer = change_answer(&change, client, name, is_done);
+        let answer = change_answer(change, client, name, is_done);
         cx.ui.print_json(&ClientAnswer {
             tool_count: tools,
             next: next.map(str::to_owned),
@@ -106,7 +207,7 @@ pub(super) async fn connect_client(
             client.reload_hint
         ));
     }
-    Ok(VerbOutcome::Done)
+    Ok(())
 }
 
 pub(super) fn disconnect_client(
@@ -115,11 +216,7 @@ pub(super) fn disconnect_client(
 ) -> Result<VerbOutcome> {
     let McpDisconnectArgs { client, how } = args;
     let name = server_name(cx);
-    let change = connect::plan_disconnect(
-        client,
-        &name,
-        &ClientConfigPaths::for_home(&cx.folders.home),
-    )?;
+    let change = connect::plan_disconnect(client, &name, &config_paths(client, &how, cx)?)?;
     let title = client.title;
     if change.is_unchanged() {
         let message = format!(

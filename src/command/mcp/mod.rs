@@ -10,7 +10,7 @@ use super::answers::{ServersAnswer, ToolResultAnswer, ToolsAnswer};
 use super::candidates::server_names;
 use super::mcp_stdio::{self, McpStdioArgs};
 use crate::error::{EXIT_NEGATIVE, Error, Result, VerbOutcome};
-use crate::protocol::mcp::{LIST_WAIT_KEY, ListMeta};
+use crate::protocol::mcp::{LIST_WAIT_KEY, ListMeta, STRUCTURED_RESULT_KEY};
 use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCandidates;
 use serde::Deserialize;
@@ -35,6 +35,8 @@ enum McpVerb {
     /// List the servers (default)
     #[command(alias = "list")]
     Ls,
+    /// List the connected clients
+    Status,
     /// List the tools of one or all servers
     Tools {
         /// Name of the server [default: all servers]
@@ -70,6 +72,7 @@ impl McpArgs {
 pub(crate) async fn run(args: McpArgs, cx: &CommandContext) -> Result<VerbOutcome> {
     match args.verb.unwrap_or(McpVerb::Ls) {
         McpVerb::Ls => list_servers(cx).await,
+        McpVerb::Status => list_clients(cx).await,
         McpVerb::Tools { server } => list_tools(server.as_deref(), cx).await,
         McpVerb::Call {
             server,
@@ -110,6 +113,27 @@ async fn list_servers(cx: &CommandContext) -> Result<VerbOutcome> {
         ]
     }));
     cx.ui.print_list(&rows, "no servers");
+    Ok(VerbOutcome::Done)
+}
+
+async fn list_clients(cx: &CommandContext) -> Result<VerbOutcome> {
+    let found = cx.companion_client()?.fetch_hub_status().await?;
+    if cx.ui.json {
+        cx.ui.print_json(&ServersAnswer::from(found))?;
+        return Ok(VerbOutcome::Done);
+    }
+    let heads = ["CLIENT", "VERSION", "SERVER", "REVISION", "IDLE"];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    rows.extend(found.clients.into_iter().map(|client| {
+        vec![
+            client.name,
+            client.version,
+            client.server.unwrap_or_else(|| "(all)".into()),
+            client.revision,
+            format!("{} s", client.idle_seconds),
+        ]
+    }));
+    cx.ui.print_list(&rows, "no clients");
     Ok(VerbOutcome::Done)
 }
 
@@ -225,7 +249,10 @@ async fn call_tool(
     words: &[String],
     cx: &CommandContext,
 ) -> Result<VerbOutcome> {
-    let params = json!({"name": tool, "arguments": parse_arguments(words)?});
+    let mut params = json!({"name": tool, "arguments": parse_arguments(words)?});
+    if cx.ui.json {
+        params["_meta"] = json!({STRUCTURED_RESULT_KEY: true});
+    }
     let work = cx.ui.start_request(&format!("calling `{tool}`"));
     let result = cx
         .companion_client()?

@@ -41,6 +41,8 @@ pub(super) struct ReplySender {
     pub(super) shape: ReplyShape,
     /// The record of the call, if the request is the call of a tool.
     pub(super) record: Option<Arc<CallRecord>>,
+    /// Whether the request was sent to the server before, which ended without an answer.
+    pub(super) is_repeated: bool,
 }
 
 /// The adaptations of an answer: the parts that the client must not receive, and the fields that the hub adds.
@@ -68,6 +70,7 @@ impl ReplySender {
             stream,
             shape: ReplyShape::default(),
             record: None,
+            is_repeated: false,
         }
     }
 

@@ -5,6 +5,7 @@
 //! wider access that the later entry restricts. The status reports both errors; other servers are not
 //! affected.
 
+use super::name_filter::matches_pattern;
 use crate::protocol::environment::UserEnvironment;
 use crate::protocol::hex::hex;
 use crate::protocol::mcp::{McpServerEntry, McpServersFile, ServerStart};
@@ -21,6 +22,30 @@ const MCP_CALL_TIMEOUT: f64 = 300.0;
 const MCP_IDLE_TIMEOUT: f64 = 1800.0;
 /// The built-in server, whose tools have their own limits.
 const BUILT_IN_SERVER: &str = "os";
+/// The built-in tools of the lean profile. The others are for rare needs.
+const BUILT_IN_LEAN_TOOLS: [&str; 21] = [
+    "apply_patch",
+    "cryo_store",
+    "desktop_input",
+    "desktop_screenshot",
+    "edit_file",
+    "end_job",
+    "end_session",
+    "evolve",
+    "evolve_status",
+    "execute_python_code",
+    "find_files",
+    "install_package",
+    "interrupt",
+    "list_sessions",
+    "navigate_and_get_all_visible_text",
+    "read_file",
+    "read_output",
+    "run_shell",
+    "search_files",
+    "wait_for_run",
+    "write_file",
+];
 const MCP_DAY_SECONDS: f64 = 24.0 * 3600.0;
 /// Longer durations count as 100 years, beyond which no clock reaches.
 const MAX_MCP_CONFIG_SECONDS: f64 = 36_500.0 * MCP_DAY_SECONDS;
@@ -37,6 +62,10 @@ pub(super) struct McpServerConfig {
     pub(super) idle_timeout: Option<Duration>,
     /// Patterns of the tools to offer; empty for all tools.
     pub(super) tool_patterns: Vec<String>,
+    /// Patterns of the tools in the lean profile; `None` for all.
+    pub(super) lean_patterns: Option<Vec<String>>,
+    /// Whether the server receives cancellations.
+    pub(super) forwards_cancel: bool,
 }
 
 /// How the hub reaches the server.
@@ -57,6 +86,13 @@ pub(super) enum ServerTransport {
 }
 
 impl McpServerConfig {
+    /// Whether the lean profile lists the tool.
+    pub(super) fn is_lean_tool(&self, tool: &str) -> bool {
+        self.lean_patterns
+            .as_ref()
+            .is_none_or(|patterns| patterns.iter().any(|one| matches_pattern(one, tool)))
+    }
+
     /// Identifies the content of a cache. It changes with the server's command, with the version of its program, and
     /// with the version of osctl.
     pub(super) fn cache_digest(&self) -> String {
@@ -238,10 +274,18 @@ fn parse_server(
         // A remote server distinguishes its clients itself, by their sessions.
         is_shared: entry.shared && matches!(transport, ServerTransport::Child { .. }),
         transport,
-        start: entry.start,
+        // The built-in server starts at once, so that the first client gets its instructions.
+        start: match is_built_in {
+            true => ServerStart::Eager,
+            false => entry.start,
+        },
         call_timeout,
         idle_timeout: (!idle.is_zero()).then_some(idle),
         tool_patterns: entry.tools,
+        lean_patterns: entry
+            .lean
+            .or_else(|| is_built_in.then(|| BUILT_IN_LEAN_TOOLS.map(str::to_owned).into())),
+        forwards_cancel: entry.cancel.unwrap_or(true),
     })
 }
 
@@ -291,6 +335,12 @@ mod tests {
             found.servers["browser-use"].call_timeout,
             Duration::from_secs(600)
         );
+        let is_lean = |server: &str, tool: &str| found.servers[server].is_lean_tool(tool);
+        assert!(is_lean("browser-use", "browser_click"));
+        assert!(!is_lean("browser-use", "browser_close_all"));
+        assert!(!is_lean("filesystem", "read_text_file"));
+        // It ends at a cancellation.
+        assert!(!found.servers["linux"].forwards_cancel);
     }
 
     #[test]

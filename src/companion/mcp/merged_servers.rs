@@ -9,6 +9,8 @@ use super::name_filter::NameFilter;
 use super::notification_relay::{RelayedRequests, ServerNotificationSink};
 use super::param_headers::ClientParamHeaders;
 use super::server_entry::{ServerAccess, ServerEntry};
+use crate::error::nearest_name;
+use crate::protocol::mcp::ToolProfile;
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -18,6 +20,9 @@ use tokio::task::JoinSet;
 
 /// Separates a server's name from the name of its tool or prompt.
 const SERVER_NAME_SEPARATOR: &str = "__";
+/// Characters of a name for each mistake that a suggestion may correct.
+const CHARS_PER_TOOL_EDIT: usize = 4;
+const LEAN_PROFILE_NOTE: &str = "Only the most useful tools are listed. The user can list all of them with `osctl mcp connect CLIENT --profile full`.";
 
 /// The missing lists that tasks wait for, by server connection and kind, and these tasks. The tasks end with the
 /// merge.
@@ -27,6 +32,14 @@ pub(super) struct AwaitedLists {
     pub(super) tasks: JoinSet<()>,
 }
 
+/// What a client selects of all servers.
+#[derive(Debug)]
+pub(super) struct MergedSelection {
+    pub(super) server_filter: NameFilter,
+    pub(super) tool_filter: NameFilter,
+    pub(super) profile: ToolProfile,
+}
+
 #[derive(Debug)]
 pub(super) struct MergedServers {
     /// The server connections by name. Each has a unique number, so that a replaced server is not mistaken for its
@@ -34,8 +47,7 @@ pub(super) struct MergedServers {
     servers: Mutex<BTreeMap<String, Arc<ServerAccess>>>,
     /// Connections to replaced servers; kept while their calls are open.
     replaced: Mutex<Vec<Arc<ServerAccess>>>,
-    server_filter: NameFilter,
-    tool_filter: NameFilter,
+    selection: MergedSelection,
     initialize_params: Option<Bytes>,
     pub(super) notification_sink: Arc<dyn NotificationSink>,
     /// The number of the connection that reported a resource or template.
@@ -47,12 +59,11 @@ pub(super) struct MergedServers {
 }
 
 impl MergedServers {
-    /// Opens connections to the servers that match `server_filter`. `next` returns the number of each connection's
+    /// Opens connections to the selected servers. `next` returns the number of each connection's
     /// client.
     pub(super) fn new(
         servers: BTreeMap<String, Arc<ServerEntry>>,
-        server_filter: NameFilter,
-        tool_filter: NameFilter,
+        selection: MergedSelection,
         initialize_params: Option<Bytes>,
         notification_sink: Arc<dyn NotificationSink>,
         next: impl FnMut() -> u64,
@@ -60,8 +71,7 @@ impl MergedServers {
         let merged = Self {
             servers: Mutex::default(),
             replaced: Mutex::default(),
-            server_filter,
-            tool_filter,
+            selection,
             initialize_params,
             notification_sink,
             origins: Mutex::default(),
@@ -105,7 +115,7 @@ impl MergedServers {
         relayed_requests.retain(|_, (number, _)| here.contains(number) || before.contains(number));
         drop(relayed_requests);
         for (name, entry) in servers {
-            if ways.contains_key(name) || !self.server_filter.is_match(name) {
+            if ways.contains_key(name) || !self.selection.server_filter.is_match(name) {
                 continue;
             }
             is_other = true;
@@ -154,6 +164,10 @@ impl MergedServers {
         found.cloned()
     }
 
+    pub(super) fn initialize_params(&self) -> Option<&Bytes> {
+        self.initialize_params.as_ref()
+    }
+
     pub(super) fn initialize_result(&self) -> Bytes {
         let requested = self.initialize_params.as_deref().and_then(|result| {
             let text = std::str::from_utf8(result).ok()?;
@@ -163,7 +177,12 @@ impl MergedServers {
             requested.filter(|requested| HANDSHAKE_REVISIONS.contains(&requested.as_str()));
         let servers = self.servers();
         let instruction_lines = servers.iter().filter_map(|server| {
-            let text = server.spec().cache.handshake_text(&["instructions"])?;
+            let cache = &server.spec().cache;
+            let mut text = cache.handshake_text(&["instructions"])?;
+            for tool in cache.tool_names() {
+                let full = full_name(server, &tool);
+                text = text.replace(&format!("`{tool}`"), &format!("`{full}`"));
+            }
             Some(format!("{}: {text}", server.name()))
         });
         let mut instructions: Vec<String> = instruction_lines.collect();
@@ -176,6 +195,12 @@ impl MergedServers {
                 "These servers have not answered yet: {}. List the tools again after `list_changed` to see their tools.",
                 unknown.join(", ")
             ));
+        }
+        instructions.push(format!(
+            "Each tool is listed as `SERVER{SERVER_NAME_SEPARATOR}TOOL`; texts of a server name its tools without the prefix."
+        ));
+        if self.selection.profile == ToolProfile::Lean {
+            instructions.push(LEAN_PROFILE_NOTE.into());
         }
         let result = serde_json::json!({
             "protocolVersion": version.as_deref().unwrap_or(NEWEST_HANDSHAKE_REVISION),
@@ -229,12 +254,9 @@ impl MergedServers {
         let found = self.split_server_name(&name);
         let is_tool = message.method == "tools/call";
         let (Some((server, rest)), Some(span)) = (found, message.param_span(path)) else {
-            let why = format!(
-                "there is no `{name}`: names have the form `SERVER{SERVER_NAME_SEPARATOR}NAME`"
-            );
-            return reply.send_error(id, -32602, &why);
+            return reply.send_error(id, -32602, &self.unknown_name_text(&name));
         };
-        if is_tool && !self.tool_filter.is_match(&name) {
+        if is_tool && !self.selection.tool_filter.is_match(&name) {
             return reply.send_error(
                 id,
                 -32602,
@@ -247,6 +269,42 @@ impl MergedServers {
                 server.send_request(message, with_resource_index(&server, reply.clone()))
             }
             Err(why) => reply.send_error(id, -32603, &format!("{why:?}")),
+        }
+    }
+
+    fn lists_tool(&self, server: &ServerAccess, name: &str, full: &str) -> bool {
+        self.selection.tool_filter.is_match(full)
+            && server.offers_tool(name)
+            && (self.selection.profile == ToolProfile::Full
+                || server.spec().config.is_lean_tool(name))
+    }
+
+    /// The error for a name without a known server, with the tool that the client probably means.
+    fn unknown_name_text(&self, name: &str) -> String {
+        let tools: Vec<(String, String)> = self
+            .servers()
+            .iter()
+            .flat_map(|server| {
+                let names = server.spec().cache.tool_names().into_iter();
+                names.map(|tool| (full_name(server, &tool), tool))
+            })
+            .filter(|(full, _)| self.selection.tool_filter.is_match(full))
+            .collect();
+        let same: Vec<String> = tools
+            .iter()
+            .filter(|(_, tool)| tool == name)
+            .map(|(full, _)| format!("`{full}`"))
+            .collect();
+        let near = || {
+            let full = tools.iter().map(|(full, _)| full.as_str());
+            nearest_name(name, full, CHARS_PER_TOOL_EDIT).map(|near| format!("`{near}`"))
+        };
+        let meant = (!same.is_empty()).then(|| same.join(" or ")).or_else(near);
+        match meant {
+            Some(meant) => format!("there is no `{name}`; did you mean {meant}?"),
+            None => format!(
+                "there is no `{name}`: names have the form `SERVER{SERVER_NAME_SEPARATOR}NAME`"
+            ),
         }
     }
 
@@ -268,7 +326,7 @@ impl MergedServers {
     ) -> Option<String> {
         let (server, rest) = self
             .split_server_name(tool)
-            .filter(|_| self.tool_filter.is_match(tool))?;
+            .filter(|_| self.selection.tool_filter.is_match(tool))?;
         server.header_mismatch(rest, call, headers)
     }
 
@@ -282,8 +340,8 @@ impl MergedServers {
     ) -> Option<String> {
         let span = find_value(item, &["name"])?;
         let name: String = serde_json::from_str(&item[span.clone()]).ok()?;
-        let full = format!("{}{SERVER_NAME_SEPARATOR}{name}", server.name());
-        if kind == "tools" && !(self.tool_filter.is_match(&full) && server.offers_tool(&name)) {
+        let full = full_name(server, &name);
+        if kind == "tools" && !self.lists_tool(server, &name, &full) {
             return None;
         }
         let full = serde_json::Value::from(full).to_string();
@@ -370,6 +428,11 @@ impl MergedServers {
     pub(super) fn lock_awaited(&self) -> MutexGuard<'_, AwaitedLists> {
         self.awaited_lists.lock()
     }
+}
+
+/// The name of a server's tool or prompt in the merged lists.
+fn full_name(server: &ServerAccess, name: &str) -> String {
+    format!("{}{SERVER_NAME_SEPARATOR}{name}", server.name())
 }
 
 /// Makes the reply record the resources that its answer links to.

@@ -62,7 +62,8 @@ fn tool_name(tool: &str) -> Option<String> {
     serde_json::from_str(&tool[find_value(tool, &["name"])?]).ok()
 }
 
-fn matches_pattern(pattern: &str, name: &str) -> bool {
+/// Whether a name matches a pattern with `*` for any part.
+pub(super) fn matches_pattern(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == name,
         Some((start, rest)) => name.strip_prefix(start).is_some_and(|name| {

@@ -1,5 +1,5 @@
 //! The cache on disk of the handshake and the lists of a server's last start. The hub answers lists from it
-//! immediately, without starting the server.
+//! immediately, without starting the server. The lists of the packaged servers come with the image.
 
 use super::message::{array_elements, find_value};
 use crate::atomic_write::{Durability, atomic_write};
@@ -65,17 +65,20 @@ impl PartialEq for McpListPage {
 }
 
 impl ServerCache {
-    /// Reads the file, if it belongs to the same server.
-    pub(super) fn open(path: PathBuf, digest: String) -> Self {
-        let found = fs::read(&path).ok();
-        let cached = found.and_then(|text| serde_json::from_slice::<CachedServer>(&text).ok());
-        let cached = cached
-            .filter(|cached| cached.digest == digest)
-            .unwrap_or_default();
+    /// Reads the file, if it belongs to the same server, or else the image's file with the same form: a server that
+    /// has never started has the lists that came with it. The digest in the image's file is the server's command.
+    pub(super) fn open(path: PathBuf, digest: String, packaged: Option<(PathBuf, &str)>) -> Self {
+        let read = |path: &Path, digest: &str| {
+            let found = fs::read(path).ok()?;
+            let cached: CachedServer = serde_json::from_slice(&found).ok()?;
+            (cached.digest == digest).then_some(cached)
+        };
+        let packaged = || packaged.and_then(|(path, command)| read(&path, command));
+        let cached = read(&path, &digest).or_else(packaged);
         Self {
             path,
             digest,
-            cached: Mutex::new(cached),
+            cached: Mutex::new(cached.unwrap_or_default()),
         }
     }
 
@@ -114,6 +117,28 @@ impl ServerCache {
         let cached = self.cached.lock();
         let pages = cached.lists.get(method)?.iter();
         Some(pages.map(|page| page.result.get().to_owned()).collect())
+    }
+
+    /// The names of the tools in the cached list.
+    pub(super) fn tool_names(&self) -> Vec<String> {
+        let pages = self.list_pages("tools/list").unwrap_or_default();
+        let tools = pages.iter().flat_map(|page| {
+            let span = find_value(page, &["tools"]);
+            span.map(|span| array_elements(&page[span]))
+                .unwrap_or_default()
+        });
+        let names =
+            tools.filter_map(|tool| serde_json::from_str(&tool[find_value(tool, &["name"])?]).ok());
+        names.collect()
+    }
+
+    /// Whether the server declares that the tool changes nothing.
+    pub(super) fn is_read_only_tool(&self, name: &str) -> bool {
+        let tool = self.tool_description(name, "readOnlyHint");
+        tool.is_some_and(|tool| {
+            let hint = find_value(&tool, &["annotations", "readOnlyHint"]);
+            hint.is_some_and(|hint| &tool[hint] == "true")
+        })
     }
 
     /// The raw description of a tool, if it contains `word`.
@@ -180,6 +205,7 @@ pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
 mod tests {
     use super::{McpListPage, ServerCache};
     use serde_json::value::RawValue;
+    use std::fs;
 
     fn page(text: &str) -> McpListPage {
         McpListPage {
@@ -192,12 +218,14 @@ mod tests {
     fn the_cache_keeps_the_bytes_until_the_server_changes() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("cache/a.json");
-        let cache = ServerCache::open(path.clone(), "1".into());
+        let cache = ServerCache::open(path.clone(), "1".into(), None);
         cache.store_initialize_result(r#"{"capabilities":{"tools":{}},"serverInfo":{"name":"x"}}"#);
         let list = r#"{"tools":[], "n":1.0}"#;
         assert!(!cache.store_list("tools/list", vec![page(list)]));
         assert!(!cache.store_list("tools/list", vec![page(list)]));
-        let again = ServerCache::open(path.clone(), "1".into());
+        let packaged = folder.path().join("packaged.json");
+        fs::copy(&path, &packaged).unwrap();
+        let again = ServerCache::open(path.clone(), "1".into(), None);
         assert_eq!(again.list_page("tools/list", None).as_deref(), Some(list));
         assert_eq!(again.list_page("tools/list", Some("x")), None);
         assert_eq!(
@@ -211,8 +239,17 @@ mod tests {
             again.handshake_text(&["serverInfo", "name"]).as_deref(),
             Some("x")
         );
+        let tools = r#"{"tools":[{"name":"a","annotations":{"readOnlyHint":true}},{"name":"b","annotations":{"readOnlyHint":false}},{"name":"c"}]}"#;
+        assert!(again.store_list("tools/list", vec![page(tools)]));
+        assert_eq!(again.tool_names(), ["a", "b", "c"]);
+        let read_only = ["a", "b", "c", "d"].map(|name| again.is_read_only_tool(name));
+        assert_eq!(read_only, [true, false, false, false]);
         assert!(again.store_list("tools/list", vec![page("{}")]));
-        let other = ServerCache::open(path, "2".into());
+        let other = ServerCache::open(path.clone(), "2".into(), Some((packaged.clone(), "other")));
         assert!(other.initialize_result().is_none() && other.has_capability("tools").is_none());
+        // A server that has not started yet has the lists of the image, until it starts.
+        let fresh = ServerCache::open(path, "2".into(), Some((packaged, "1")));
+        assert_eq!(fresh.list_page("tools/list", None).as_deref(), Some(list));
+        assert!(fresh.store_list("tools/list", vec![page("{}")]));
     }
 }

@@ -32,12 +32,21 @@ impl ServerEntry {
         os: &Arc<dyn InProcessServer>,
     ) -> Arc<Self> {
         let (name, data) = (&config.name, &settings.data_folder);
+        let packaged = match &config.transport {
+            ServerTransport::Child { command, .. } => {
+                let lists = settings.packaged_lists_folder.join(format!("{name}.json"));
+                Some((lists, command.as_str()))
+            }
+            ServerTransport::Remote { .. } | ServerTransport::Inside => None,
+        };
         let cache = ServerCache::open(
             data.join(format!("cache/{name}.json")),
             config.cache_digest(),
+            packaged,
         );
         let log = Arc::new(McpServerLog::new(data.join(format!("logs/{name}.log"))));
-        let is_eager = config.start == ServerStart::Eager && config.is_shared;
+        let is_shared = config.is_shared || config.transport == ServerTransport::Inside;
+        let is_eager = config.start == ServerStart::Eager && is_shared;
         let spec = ServerSpec {
             config,
             cache,

@@ -11,6 +11,7 @@ use super::param_headers::ClientParamHeaders;
 use super::server_cache::CACHED_LIST_METHODS;
 use super::server_entry::{ServerAccess, ServerEntry};
 use crate::companion::activity::ActivityLog;
+use crate::protocol::mcp::HubClientStatus;
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,6 +27,9 @@ const MAX_ENDED_UNREAD_STREAMS: usize = 32;
 const MAX_ENDED_READ_STREAMS: usize = 4;
 const MAX_ENDED_STREAM_BYTES: usize = 16 << 20;
 
+/// The most characters of a client's name in the status.
+const MAX_SHOWN_CLIENT_CHARS: usize = 100;
+
 /// The servers that a client talks to.
 #[derive(Debug)]
 pub(super) enum Backend {
@@ -39,6 +43,14 @@ impl Backend {
         match self {
             Self::Single(access) => access.initialize_result().await,
             Self::Merged(merge) => Ok(merge.initialize_result()),
+        }
+    }
+
+    /// The parameters of the client's `initialize` request.
+    fn initialize_params(&self) -> Option<&Bytes> {
+        match self {
+            Self::Single(access) => access.client.initialize_params.as_ref(),
+            Self::Merged(merge) => merge.initialize_params(),
         }
     }
 
@@ -162,6 +174,25 @@ impl HubSession {
         let record = CallRecord::begin(log, &self.client_name, server, &message);
         self.backend()
             .send_request(message, reply.recorded_by(record));
+    }
+
+    pub(super) fn client_status(&self) -> HubClientStatus {
+        let backend = self.backend();
+        let params = backend.initialize_params();
+        let params = params.and_then(|params| std::str::from_utf8(params).ok());
+        let text = |key: &str| -> Option<String> {
+            let params = params?;
+            let span = message::find_value(params, &["clientInfo", key])?;
+            let text: String = serde_json::from_str(&params[span]).ok()?;
+            Some(text.chars().take(MAX_SHOWN_CLIENT_CHARS).collect())
+        };
+        HubClientStatus {
+            name: text("name").unwrap_or_default(),
+            version: text("version").unwrap_or_default(),
+            server: self.server_name.clone(),
+            revision: self.protocol_version.clone(),
+            idle_seconds: self.idle_time().as_secs(),
+        }
     }
 
     pub(super) fn backend(&self) -> Arc<Backend> {

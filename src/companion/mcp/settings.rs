@@ -13,6 +13,8 @@ pub(in crate::companion) struct HubSettings {
     pub(super) data_folder: PathBuf,
     pub(super) environment: EnvironmentHandle,
     pub(super) activity: ActivityLog,
+    /// The lists of the packaged servers, which come with the image.
+    pub(super) packaged_lists_folder: PathBuf,
 }
 
 impl HubSettings {
@@ -33,6 +35,7 @@ impl HubSettings {
             data_folder,
             environment,
             activity,
+            packaged_lists_folder: settings.body_folder.join("servers/lists"),
         }
     }
 }

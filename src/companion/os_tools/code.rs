@@ -1,22 +1,23 @@
 //! Kernel tools: execute code, find, wait for and interrupt runs, reset the namespace.
 
 use super::logging::{LogSeverity, send_log_message};
-use super::run_result::{DEFAULT_TOOL_OUTPUT_BYTES, ToolRunContent, ToolRunReport};
+use super::run_result::{DEFAULT_TOOL_OUTPUT_BYTES, ToolRunContent};
 use super::run_wait::{RunWaitEnd, parse_seconds, wait_with_progress};
 use super::server::OsServer;
 use super::tool_error::ToolError;
 use super::tool_result::{ToolResult, text_result};
-use crate::companion::kernel::{KernelAnswer as Asked, KernelQuery, StopReason};
+use crate::companion::kernel::{KernelAnswer as Asked, KernelQuery, KernelRun, StopReason};
 use crate::protocol::kernel::{
-    DEFAULT_SESSION, Execute, KernelReport, KernelState, OutputPage, OutputStream,
+    DEFAULT_SESSION, Execute, KernelReport, KernelState, OutputPage, OutputStream, RunStatus,
+    RunSummary,
 };
-use rmcp::handler::server::tool::schema_for_output;
 use rmcp::handler::server::wrapper::Parameters;
 use rmcp::service::RequestContext;
 use rmcp::{RoleServer, tool, tool_router};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
+use tokio::task::spawn_blocking;
 
 /// The default size of one page of output in bytes.
 const TOOL_OUTPUT_PAGE_BYTES: u64 = 64 << 10;
@@ -82,7 +83,7 @@ struct ResetToolArgs {
 }
 
 /// The state of a session's kernel after an operation.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize)]
 struct SessionKernelReport {
     session: String,
     kernel: KernelReport,
@@ -95,8 +96,12 @@ impl OsServer {
     /// variables stay.
     #[tool(
         title = "Execute Python",
-        annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = false, open_world_hint = true),
-        output_schema = schema_for_output::<ToolRunReport>()
+        annotations(
+            read_only_hint = false,
+            destructive_hint = true,
+            idempotent_hint = false,
+            open_world_hint = true
+        )
     )]
     async fn execute_python_code(
         &self,
@@ -124,20 +129,14 @@ impl OsServer {
         if waited == RunWaitEnd::Cancelled {
             return self.interrupt_cancelled_run(&cx, &run.id).await;
         }
-        let reply = run.build_reply(sessions.kernel_report(&run));
-        ToolRunContent::from_exec_reply(
-            reply,
-            &session,
-            args.max_output.unwrap_or(DEFAULT_TOOL_OUTPUT_BYTES),
-        )
-        .into_tool_result()
+        let limit = args.max_output.unwrap_or(DEFAULT_TOOL_OUTPUT_BYTES);
+        self.code_result(&run, limit).await
     }
 
     /// Wait for running code or a running command, and report its result or its current state.
     #[tool(
         title = "Wait for a run",
-        annotations(read_only_hint = true, open_world_hint = false),
-        output_schema = schema_for_output::<ToolRunReport>()
+        annotations(read_only_hint = true, open_world_hint = false)
     )]
     async fn wait_for_run(
         &self,
@@ -157,9 +156,7 @@ impl OsServer {
                 wait,
             )
             .await;
-            let session = run.request.session.clone();
-            let reply = run.build_reply(handles.sessions.kernel_report(&run));
-            return ToolRunContent::from_exec_reply(reply, &session, limit).into_tool_result();
+            return self.code_result(&run, limit).await;
         }
         let run = handles.shells.find_run(&args.id)?;
         let session = run.request.session.clone();
@@ -171,15 +168,13 @@ impl OsServer {
             wait,
         )
         .await;
-        let reply = run.build_reply(handles.shells.command_report(&session));
-        ToolRunContent::from_shell_reply(reply, &session, limit).into_tool_result()
+        self.command_content(&run, limit).await.into_tool_result()
     }
 
     /// Read a page of the output of code or of a command, starting at `offset`.
     #[tool(
         title = "Read a run's output",
-        annotations(read_only_hint = true, open_world_hint = false),
-        output_schema = schema_for_output::<OutputPage>()
+        annotations(read_only_hint = true, open_world_hint = false)
     )]
     async fn read_output(&self, Parameters(args): Parameters<OutputArgs>) -> ToolResult {
         let stream = args.stream.unwrap_or(OutputStream::Stdout);
@@ -201,8 +196,12 @@ impl OsServer {
     /// Interrupt a session's running code, or one run, as Ctrl-C does, and report whether the variables are kept.
     #[tool(
         title = "Interrupt",
-        annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = true, open_world_hint = false),
-        output_schema = schema_for_output::<SessionKernelReport>()
+        annotations(
+            read_only_hint = false,
+            destructive_hint = false,
+            idempotent_hint = true,
+            open_world_hint = false
+        )
     )]
     async fn interrupt(&self, Parameters(args): Parameters<InterruptToolArgs>) -> ToolResult {
         let handles = &self.factory.0.handles;
@@ -232,8 +231,12 @@ impl OsServer {
     /// process, even if busy.
     #[tool(
         title = "Reset",
-        annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = true, open_world_hint = false),
-        output_schema = schema_for_output::<SessionKernelReport>()
+        annotations(
+            read_only_hint = false,
+            destructive_hint = true,
+            idempotent_hint = true,
+            open_world_hint = false
+        )
     )]
     async fn reset(&self, Parameters(args): Parameters<ResetToolArgs>) -> ToolResult {
         let session = args.session.unwrap_or_else(|| DEFAULT_SESSION.into());
@@ -271,6 +274,33 @@ impl OsServer {
                 .await?
                 .0),
         }
+    }
+
+    /// The state or result of code.
+    async fn code_result(&self, run: &KernelRun, limit: usize) -> ToolResult {
+        let sessions = &self.factory.0.handles.sessions;
+        let session = run.request.session.clone();
+        let reply = run.build_reply(sessions.kernel_report(run));
+        let waits_for = match reply.status.is_queued(reply.timing_ms) {
+            true => {
+                let runs = sessions.list_runs().into_iter().map(|run| run.summary());
+                let is_running = |run: &RunSummary| {
+                    run.session == session
+                        && run.status == RunStatus::Running
+                        && !run.status.is_queued(run.timing_ms)
+                };
+                runs.into_iter().find(is_running).map(|run| run.id)
+            }
+            false => None,
+        };
+        let timeout = run.request.timeout;
+        let content = spawn_blocking(move || {
+            ToolRunContent::from_exec_reply(reply, &session, limit, waits_for, timeout)
+        });
+        let content = content.await;
+        content
+            .map_err(|e| ToolError(format!("the result can't be shown: {e}")))?
+            .into_tool_result()
     }
 
     /// A page of a run's output.

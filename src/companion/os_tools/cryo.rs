@@ -2,11 +2,8 @@
 
 use super::server::OsServer;
 use super::tool_result::{ToolResult, text_result};
-use crate::protocol::cryo::{
-    CryoStore, CryoStored, CryoVerdict, ReloadReply, ReloadRequest, StoreReason,
-};
+use crate::protocol::cryo::{CryoStore, CryoVerdict, ReloadReply, ReloadRequest, StoreReason};
 use crate::protocol::kernel::KernelState;
-use rmcp::handler::server::tool::schema_for_output;
 use rmcp::handler::server::wrapper::Parameters;
 use rmcp::{tool, tool_router};
 
@@ -16,8 +13,12 @@ impl OsServer {
     /// restored by a recipe, altered, unverified or lost. Earlier stored variables stay as earlier generations.
     #[tool(
         title = "Store variables",
-        annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = false, open_world_hint = false),
-        output_schema = schema_for_output::<CryoStored>()
+        annotations(
+            read_only_hint = false,
+            destructive_hint = false,
+            idempotent_hint = false,
+            open_world_hint = false
+        )
     )]
     async fn cryo_store(&self, Parameters(request): Parameters<CryoStore>) -> ToolResult {
         let stored = self
@@ -58,8 +59,12 @@ impl OsServer {
     /// Restore stored variables into a session; the session's other variables stay.
     #[tool(
         title = "Restore variables",
-        annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = true, open_world_hint = false),
-        output_schema = schema_for_output::<ReloadReply>()
+        annotations(
+            read_only_hint = false,
+            destructive_hint = true,
+            idempotent_hint = true,
+            open_world_hint = false
+        )
     )]
     async fn cryo_reload(&self, Parameters(request): Parameters<ReloadRequest>) -> ToolResult {
         self.ensure_session(Some(request.session.clone())).await?;

@@ -9,7 +9,6 @@ use crate::protocol::display::{
 };
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use rmcp::handler::server::tool::schema_for_output;
 use rmcp::handler::server::wrapper::Parameters;
 use rmcp::model::ContentBlock;
 use rmcp::service::RequestContext;
@@ -40,7 +39,7 @@ struct ScreenshotToolArgs {
 }
 
 /// The properties of the picture in the content.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize)]
 struct ScreenshotReport {
     /// Width in pixels.
     width: u32,
@@ -59,7 +58,7 @@ struct InputArgs {
 }
 
 /// The position of the pointer afterwards.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize)]
 struct Pointer {
     pointer: ScreenPoint,
 }
@@ -86,7 +85,7 @@ struct PageArgs {
 }
 
 /// The visible content of a page.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize)]
 struct PageText {
     /// Final URL of the browser, after redirects.
     url: String,
@@ -109,8 +108,7 @@ impl OsServer {
     /// Take a screenshot of the desktop. The desktop starts if it does not run.
     #[tool(
         title = "Screenshot",
-        annotations(read_only_hint = true, open_world_hint = false),
-        output_schema = schema_for_output::<ScreenshotReport>()
+        annotations(read_only_hint = true, open_world_hint = false)
     )]
     async fn desktop_screenshot(
         &self,
@@ -134,8 +132,12 @@ impl OsServer {
     /// screenshot shows the effect.
     #[tool(
         title = "Mouse and keyboard",
-        annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = false, open_world_hint = true),
-        output_schema = schema_for_output::<Pointer>()
+        annotations(
+            read_only_hint = false,
+            destructive_hint = true,
+            idempotent_hint = false,
+            open_world_hint = true
+        )
     )]
     async fn desktop_input(&self, Parameters(args): Parameters<InputArgs>) -> ToolResult {
         let pointer = self
@@ -152,8 +154,7 @@ impl OsServer {
     /// Read the text that was copied last on the desktop.
     #[tool(
         title = "Read the clipboard",
-        annotations(read_only_hint = true, open_world_hint = false),
-        output_schema = schema_for_output::<ClipboardText>()
+        annotations(read_only_hint = true, open_world_hint = false)
     )]
     async fn desktop_read_clipboard(&self, _: Parameters<Nothing>) -> ToolResult {
         let text = self.factory.0.handles.desktop.read_clipboard().await?;
@@ -163,8 +164,12 @@ impl OsServer {
     /// Copy a text to the desktop's clipboard, so that it can be pasted there.
     #[tool(
         title = "Write the clipboard",
-        annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = true, open_world_hint = false),
-        output_schema = schema_for_output::<ClipboardText>()
+        annotations(
+            read_only_hint = false,
+            destructive_hint = false,
+            idempotent_hint = true,
+            open_world_hint = false
+        )
     )]
     async fn desktop_write_clipboard(
         &self,
@@ -178,8 +183,7 @@ impl OsServer {
     /// List the desktop's windows, the lowest first, with their positions, titles and ids.
     #[tool(
         title = "Windows",
-        annotations(read_only_hint = true, open_world_hint = false),
-        output_schema = schema_for_output::<Windows>()
+        annotations(read_only_hint = true, open_world_hint = false)
     )]
     async fn desktop_windows(&self, _: Parameters<Nothing>) -> ToolResult {
         windows_result(self.factory.0.handles.desktop.list_windows().await?)
@@ -188,8 +192,12 @@ impl OsServer {
     /// Bring a window of the desktop to the front, and list all windows.
     #[tool(
         title = "Focus a window",
-        annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = true, open_world_hint = false),
-        output_schema = schema_for_output::<Windows>()
+        annotations(
+            read_only_hint = false,
+            destructive_hint = false,
+            idempotent_hint = true,
+            open_world_hint = false
+        )
     )]
     async fn desktop_focus(
         &self,
@@ -204,8 +212,12 @@ impl OsServer {
     /// visible text of its main frame. The next page opens in the same tab, which can be viewed and clicked.
     #[tool(
         title = "Read a web page",
-        annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = true, open_world_hint = true),
-        output_schema = schema_for_output::<PageText>()
+        annotations(
+            read_only_hint = false,
+            destructive_hint = false,
+            idempotent_hint = true,
+            open_world_hint = true
+        )
     )]
     async fn navigate_and_get_all_visible_text(
         &self,

@@ -8,7 +8,6 @@ use crate::companion::evolve::{EvolveHandle as Keeper, unexpected_reply};
 use crate::protocol::evolve::{
     EvolveRequest, EvolveStarted, EvolveStatus, KeeperReply, KeeperRequest,
 };
-use rmcp::handler::server::tool::schema_for_output;
 use rmcp::handler::server::wrapper::Parameters;
 use rmcp::{tool, tool_router};
 
@@ -19,8 +18,12 @@ impl OsServer {
     /// verification fails. This call returns immediately; `evolve_status` reports progress.
     #[tool(
         title = "Rebuild the computer",
-        annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = false, open_world_hint = false),
-        output_schema = schema_for_output::<EvolveStarted>()
+        annotations(
+            read_only_hint = false,
+            destructive_hint = true,
+            idempotent_hint = false,
+            open_world_hint = false
+        )
     )]
     async fn evolve(&self, Parameters(request): Parameters<EvolveRequest>) -> ToolResult {
         let keeper = self.keeper()?;
@@ -44,8 +47,7 @@ impl OsServer {
     /// Report whether this computer is moving into a new container, and the result of the latest run.
     #[tool(
         title = "Evolve status",
-        annotations(read_only_hint = true, open_world_hint = false),
-        output_schema = schema_for_output::<EvolveStatus>()
+        annotations(read_only_hint = true, open_world_hint = false)
     )]
     async fn evolve_status(&self, _: Parameters<Nothing>) -> ToolResult {
         match self

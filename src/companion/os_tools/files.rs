@@ -9,7 +9,6 @@ use crate::protocol::files::{EntryKind, percent_encode};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use rmcp::handler::server::tool::schema_for_output;
 use rmcp::handler::server::wrapper::Parameters;
 use rmcp::model::ContentBlock;
 use rmcp::{tool, tool_router};
@@ -23,13 +22,15 @@ const TOOL_FILE_PAGE_BYTES: u64 = 64 << 10;
 const MAX_TOOL_FILE_PAGE_BYTES: u64 = 1 << 20;
 /// The most bytes of a picture that is shown, and of a resource.
 pub(super) const MAX_OS_RESOURCE_BYTES: u64 = 16 << 20;
+/// The most bytes of binary data that are shown to a model.
+const MAX_SHOWN_BINARY_BYTES: usize = 256;
 /// The default number of entries of one listing.
 const DEFAULT_TOOL_LIST_ENTRIES: usize = 200;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ReadArgs {
-    /// Path: absolute, or relative to the root folder of the resources.
+    /// Path: absolute, or relative to `/root`.
     path: String,
     /// Offset of the first byte.
     #[serde(default)]
@@ -39,7 +40,7 @@ struct ReadArgs {
 }
 
 /// A part of a file.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize)]
 struct FilePage {
     path: String,
     /// Size of the file in bytes, if it is known.
@@ -59,7 +60,7 @@ struct FilePage {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct WriteArgs {
-    /// Path: absolute, or relative to the root folder of the resources. Missing parent folders are created.
+    /// Path: absolute, or relative to `/root`. Missing parent folders are created.
     path: String,
     /// Complete content of the file.
     content: String,
@@ -76,7 +77,7 @@ enum Encoding {
     Base64,
 }
 
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize)]
 struct WrittenFile {
     path: String,
     bytes: u64,
@@ -87,7 +88,7 @@ struct WrittenFile {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ListArgs {
-    /// Folder: absolute, or relative to the root folder of the resources, which is listed if omitted.
+    /// Folder: absolute, or relative to `/root`, which is listed if omitted.
     path: Option<String>,
     /// List only the entries after this name.
     after: Option<String>,
@@ -95,7 +96,7 @@ struct ListArgs {
     limit: Option<usize>,
 }
 
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize)]
 struct FolderListing {
     path: String,
     entries: Vec<FolderEntry>,
@@ -103,7 +104,7 @@ struct FolderListing {
     more: bool,
 }
 
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Serialize)]
 pub(super) struct FolderEntry {
     name: String,
     kind: EntryKind,
@@ -124,11 +125,10 @@ pub(super) struct ToolFileChunk {
 
 #[tool_router(router = file_tools, vis = "pub(super)")]
 impl OsServer {
-    /// Read a file, page by page. Pictures are shown; other content that is not text is returned as base64.
+    /// Read a file, page by page. Pictures are shown; of other binary data, the first bytes.
     #[tool(
         title = "Read a file",
-        annotations(read_only_hint = true, open_world_hint = false),
-        output_schema = schema_for_output::<FilePage>()
+        annotations(read_only_hint = true, open_world_hint = false)
     )]
     async fn read_file(&self, Parameters(args): Parameters<ReadArgs>) -> ToolResult {
         let path = self.resolve_path(&args.path);
@@ -166,7 +166,7 @@ impl OsServer {
             }
             None => {
                 page.base64 = Some(STANDARD.encode(&piece.bytes));
-                format!("({} bytes of binary data)", piece.bytes.len())
+                binary_summary(&piece.bytes)
             }
         };
         page.next = (has_more(end) && end > args.offset).then_some(end);
@@ -183,8 +183,12 @@ impl OsServer {
     /// Write a file through a temporary file beside it, so that the file is never half written.
     #[tool(
         title = "Write a file",
-        annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = true, open_world_hint = false),
-        output_schema = schema_for_output::<WrittenFile>()
+        annotations(
+            read_only_hint = false,
+            destructive_hint = true,
+            idempotent_hint = true,
+            open_world_hint = false
+        )
     )]
     async fn write_file(&self, Parameters(args): Parameters<WriteArgs>) -> ToolResult {
         let path = self.resolve_path(&args.path);
@@ -197,29 +201,7 @@ impl OsServer {
                 decoded.map_err(refused)?.into()
             }
         };
-        let target = UploadTarget {
-            path: parse_container_path(&path)?,
-            mode: None,
-            mtime: None,
-            create_parents: true,
-            upload_id: None,
-            offset: 0,
-            total_bytes: Some(content.len() as u64),
-        };
-        let (writer, reader) = archive::chunk_reader();
-        let given = async {
-            if writer.send_chunk(content).await {
-                writer.finish().await;
-            }
-        };
-        let ((), stored) = tokio::join!(
-            given,
-            self.factory.0.handles.files.store_file(target, reader)
-        );
-        let (bytes, replaced) = match stored? {
-            UploadOutcome::Replaced(bytes) => (bytes, true),
-            UploadOutcome::Created(bytes) | UploadOutcome::Partial(bytes) => (bytes, false),
-        };
+        let (bytes, replaced) = self.store_bytes(&path, content, true).await?;
         let path = path.display().to_string();
         let text = format!("wrote {bytes} bytes to `{path}`");
         text_result(
@@ -235,8 +217,7 @@ impl OsServer {
     /// List a folder, sorted by name.
     #[tool(
         title = "List files",
-        annotations(read_only_hint = true, open_world_hint = false),
-        output_schema = schema_for_output::<FolderListing>()
+        annotations(read_only_hint = true, open_world_hint = false)
     )]
     async fn list_files(&self, Parameters(args): Parameters<ListArgs>) -> ToolResult {
         let path = self.resolve_path(args.path.as_deref().unwrap_or_default());
@@ -283,8 +264,38 @@ impl FolderEntry {
 }
 
 impl OsServer {
+    /// Stores a file with its whole content. Returns its size, and whether the file existed.
+    pub(super) async fn store_bytes(
+        &self,
+        path: &Path,
+        content: Bytes,
+        create_parents: bool,
+    ) -> Result<(u64, bool), ToolError> {
+        let target = UploadTarget {
+            path: parse_container_path(path)?,
+            mode: None,
+            mtime: None,
+            create_parents,
+            upload_id: None,
+            offset: 0,
+            total_bytes: Some(content.len() as u64),
+        };
+        let (writer, reader) = archive::chunk_reader();
+        let given = async {
+            if writer.send_chunk(content).await {
+                writer.finish().await;
+            }
+        };
+        let files = &self.factory.0.handles.files;
+        let ((), stored) = tokio::join!(given, files.store_file(target, reader));
+        Ok(match stored? {
+            UploadOutcome::Replaced(bytes) => (bytes, true),
+            UploadOutcome::Created(bytes) | UploadOutcome::Partial(bytes) => (bytes, false),
+        })
+    }
+
     /// Resolves a relative path against the root folder.
-    fn resolve_path(&self, path: &str) -> PathBuf {
+    pub(super) fn resolve_path(&self, path: &str) -> PathBuf {
         match path.strip_prefix("~/") {
             Some(rest) => self.factory.0.resource_root.join(rest),
             None => self.factory.0.resource_root.join(path),
@@ -370,6 +381,27 @@ pub(super) fn text_prefix(bytes: &[u8], has_more: bool) -> Option<&str> {
     }
 }
 
+/// The first bytes in hexadecimal and as characters.
+fn binary_summary(bytes: &[u8]) -> String {
+    let shown = &bytes[..bytes.len().min(MAX_SHOWN_BINARY_BYTES)];
+    let rows = shown.chunks(16).enumerate().map(|(row, bytes)| {
+        let numbers: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let printable = |byte: &u8| match byte {
+            b' '..=b'~' => char::from(*byte),
+            _ => '.',
+        };
+        let text: String = bytes.iter().map(printable).collect();
+        format!("{:08x}  {:<47}  {text}", row * 16, numbers.join(" "))
+    });
+    let rows: Vec<String> = rows.collect();
+    format!(
+        "{} bytes of binary data, of which the first {}:\n{}",
+        bytes.len(),
+        shown.len(),
+        rows.join("\n")
+    )
+}
+
 /// The MIME type by the file's name, for the types that clients distinguish.
 pub(super) fn mime_type(path: &Path) -> &'static str {
     let extension = path
@@ -395,7 +427,7 @@ pub(super) fn mime_type(path: &Path) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::{mime_type, text_prefix};
+    use super::{binary_summary, mime_type, text_prefix};
     use std::path::Path;
 
     #[test]
@@ -406,6 +438,14 @@ mod tests {
         assert_eq!(text_prefix(&bytes[..2], false), None);
         assert_eq!(text_prefix(b"a\0", false), None);
         assert_eq!(text_prefix(b"\xff", true), None);
+    }
+
+    #[test]
+    fn binary_data_is_shown_as_numbers_and_characters() {
+        let shown = binary_summary(b"\x7fELF\0");
+        let expected = "5 bytes of binary data, of which the first 5:\n00000000  7f 45 4c 46 00                                   .ELF.";
+        assert_eq!(shown, expected);
+        assert_eq!(binary_summary(&[0; 1000]).lines().count(), 17);
     }
 
     #[test]

@@ -1,27 +1,37 @@
 //! The built-in server `os`: the computer itself as MCP tools and resources.
 //!
 //! ```text
-//! ServerTask ── bytes ── channel_transport ── rmcp ── server ─┬─ tools: code, shell, files, cryo, desktop, evolve
+//! ServerTask ── bytes ── channel_transport ── rmcp ── server ─┬─ tools: code, sessions, shell, files, search, cryo, desktop, evolve
 //!                                                             └─ resources: files, runs, the screen
 //! ```
 //!
 //! [`OsServerFactory`] is the handle. Every connection has its own [`server`], so that each client has its own log
 //! level. Tools and their schemas are built once, when they are first needed. Each tool checks its arguments, calls one
 //! handle and formats the result. A refusal is a result with an error flag, because a model reads results and never
-//! protocol errors.
+//! protocol errors. A result is text; a client that requests it gets the fields, too ([`STRUCTURED_RESULT_KEY`]).
+//!
+//! [`STRUCTURED_RESULT_KEY`]: crate::protocol::mcp::STRUCTURED_RESULT_KEY
 
+mod changes;
 mod channel_transport;
 mod code;
 mod cryo;
 mod desktop;
 mod evolve;
 mod files;
+mod input_schema;
 mod logging;
+mod patch;
 mod resources;
 mod run_result;
 mod run_wait;
+mod search;
 mod server;
+mod sessions;
 mod shell;
+mod svg_picture;
+mod terminal_codes;
+mod text_edit;
 mod tool_error;
 mod tool_result;
 
@@ -38,6 +48,9 @@ use server::OsServer;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+
+/// The folder of the user's project, in which tools search and apply patches by default.
+const PROJECT_FOLDER: &str = "/repo";
 
 /// The handles that the tools call.
 #[derive(Debug, Clone)]

@@ -1,5 +1,7 @@
 //! The state or end of a run, as fields and as text: one form for code and for commands.
 
+use super::svg_picture::draw_svg;
+use super::terminal_codes::without_terminal_codes;
 use super::tool_result::{ToolResult, structured_result, with_error_flag};
 use crate::protocol::kernel::{
     ExecReply, KernelReport, KernelState, MimeBundle, OutputStream, RunError, RunStatus,
@@ -8,7 +10,6 @@ use crate::protocol::shell::ShellReply;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rmcp::model::{ContentBlock, Resource};
-use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use std::sync::Arc;
 pub(super) const DEFAULT_TOOL_OUTPUT_BYTES: usize = 16 << 10;
 
 /// Current state of the run.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct ToolRunReport {
     /// Id of the run for `wait_for_run` and `read_output`.
     pub(super) id: String,
@@ -45,6 +46,15 @@ pub(super) struct ToolRunReport {
     /// For a command: whether it left processes in the background.
     #[serde(skip_serializing_if = "Option::is_none")]
     background: Option<bool>,
+    /// The process id of these processes' job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    job: Option<i32>,
+    /// For code that its time limit interrupted: the limit in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timeout: Option<f64>,
+    /// For queued code: the id of the run that it waits for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waits_for: Option<String>,
     timing_ms: f64,
     /// Whether the run can still be found after a crash of this computer's service or of the computer.
     durable: bool,
@@ -55,7 +65,7 @@ pub(super) struct ToolRunReport {
     omitted: Vec<Omitted>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 struct Omitted {
     stream: OutputStream,
     /// Number of bytes written in total.
@@ -71,7 +81,19 @@ pub(super) struct ToolRunContent {
 }
 
 impl ToolRunContent {
-    pub(super) fn from_exec_reply(reply: ExecReply, session: &str, limit: usize) -> Self {
+    /// `waits_for`: the id of the run that queued code waits for. `timeout`: the time limit of the code in seconds.
+    /// Drawing pictures can block the thread.
+    pub(super) fn from_exec_reply(
+        reply: ExecReply,
+        session: &str,
+        limit: usize,
+        waits_for: Option<String>,
+        timeout: Option<f64>,
+    ) -> Self {
+        let is_over = |timeout: &f64| {
+            reply.status == RunStatus::Interrupted && reply.timing_ms >= timeout * 1000.0
+        };
+        let timeout = timeout.filter(is_over);
         let truncated = |stream: &str| reply.truncated.as_ref()?.get(stream).map(|t| t.total);
         let totals = [truncated("stdout"), truncated("stderr")];
         let result = reply.result;
@@ -89,6 +111,9 @@ impl ToolRunContent {
             returncode: None,
             cwd: None,
             background: None,
+            job: None,
+            waits_for,
+            timeout,
             timing_ms: reply.timing_ms,
             durable: reply.durable == Some(true),
             kernel: Some(reply.kernel),
@@ -97,7 +122,13 @@ impl ToolRunContent {
         Self::new(report, totals, limit, texts, pictures)
     }
 
-    pub(super) fn from_shell_reply(reply: ShellReply, session: &str, limit: usize) -> Self {
+    /// `job`: the process id of the job that the command left in the background.
+    pub(super) fn from_shell_reply(
+        reply: ShellReply,
+        session: &str,
+        limit: usize,
+        job: Option<i32>,
+    ) -> Self {
         let truncated = |stream: &str| reply.truncated.as_ref()?.get(stream).map(|t| t.total);
         let totals = [truncated("stdout"), truncated("stderr")];
         let report = ToolRunReport {
@@ -113,6 +144,9 @@ impl ToolRunContent {
             returncode: reply.returncode,
             cwd: Some(reply.cwd),
             background: Some(reply.background),
+            job,
+            waits_for: None,
+            timeout: None,
             timing_ms: reply.timing_ms,
             durable: reply.durable == Some(true),
             kernel: None,
@@ -183,9 +217,12 @@ impl ToolRunReport {
                 parts.push(text.trim_end().to_owned());
             }
         };
-        add(&self.stdout);
+        add(&without_terminal_codes(&self.stdout));
         if !self.stderr.trim().is_empty() {
-            add(&format!("stderr:\n{}", self.stderr));
+            add(&format!(
+                "stderr:\n{}",
+                without_terminal_codes(&self.stderr)
+            ));
         }
         texts.iter().for_each(|text| add(text));
         add(self.result.as_deref().unwrap_or_default());
@@ -199,16 +236,31 @@ impl ToolRunReport {
             add(&format!("(exit code {code})"));
         }
         match self.status {
-            status if status.is_queued(self.timing_ms) => add(&format!(
-                "(queued behind other work: call `wait_for_run` with the id `{}`)",
-                self.id
-            )),
+            status if status.is_queued(self.timing_ms) => {
+                let other = self.waits_for.as_ref();
+                let other =
+                    other.map_or_else(|| "other work".into(), |id| format!("the run `{id}`"));
+                add(&format!(
+                    "(queued, not started: it waits for {other}, which `interrupt` stops; `wait_for_run` with the id `{}` returns the result)",
+                    self.id
+                ));
+            }
             RunStatus::Running => add(&format!(
                 "(not finished: call `wait_for_run` with the id `{}`)",
                 self.id
             )),
-            RunStatus::Interrupted => add("(interrupted)"),
+            RunStatus::Interrupted => add(&match self.timeout {
+                Some(seconds) => format!("(interrupted after its `timeout` of {seconds} s)"),
+                None => "(interrupted)".into(),
+            }),
             RunStatus::Completed | RunStatus::Failed | RunStatus::Lost => {}
+        }
+        if self.background == Some(true) {
+            let job = self
+                .job
+                .map(|pid| format!(" as job {pid}; `end_job` ends them"));
+            let job = job.unwrap_or_default();
+            add(&format!("(processes continue in the background{job})"));
         }
         let kernel = self.kernel.as_ref();
         match kernel.map(|kernel| (kernel.state, &kernel.restored_from)) {
@@ -285,11 +337,8 @@ fn image_content(bundle: &MimeBundle) -> Option<ContentBlock> {
         let data: String = data.split_ascii_whitespace().collect();
         return Some(ContentBlock::image(data, *kind));
     }
-    let drawing = bundle.get("image/svg+xml")?.as_str()?;
-    Some(ContentBlock::image(
-        STANDARD.encode(drawing),
-        "image/svg+xml",
-    ))
+    let picture = draw_svg(bundle.get("image/svg+xml")?.as_str()?)?;
+    Some(ContentBlock::image(STANDARD.encode(picture), "image/png"))
 }
 
 #[cfg(test)]
@@ -317,10 +366,15 @@ mod tests {
         let data = [
             bundle(json!({"image/png": "AA\nBB", "text/plain": "<Figure>"})),
             bundle(json!({"text/markdown": "*a*", "text/plain": "a"})),
+            bundle(
+                json!({"image/svg+xml": "<svg xmlns='http://www.w3.org/2000/svg' width='1' height='1'/>"}),
+            ),
+            bundle(json!({"image/svg+xml": "<p>", "text/plain": "b"})),
             bundle(json!({"text/plain": "2"})),
         ];
         let (pictures, texts) = split_outputs(&data, Some("2"));
         assert_eq!(pictures[0].as_image().unwrap().data, "AABB");
-        assert_eq!(texts, ["*a*"]);
+        assert_eq!(pictures[1].as_image().unwrap().mime_type, "image/png");
+        assert_eq!(texts, ["*a*", "b"]);
     }
 }

@@ -2,33 +2,46 @@
 
 use super::OsServerFactory;
 use super::channel_transport::ChannelTransport;
+use super::input_schema::{CHARS_PER_NAME_EDIT, check_arguments, portable_schema};
 use super::logging::{ClientLogLevel, LogSeverity};
+use crate::error::nearest_name;
+use crate::protocol::mcp::STRUCTURED_RESULT_KEY;
 use bytes::Bytes;
 use rmcp::handler::server::router::tool::ToolRouter;
 use rmcp::handler::server::tool::ToolCallContext;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CompleteRequestMethod, CompleteRequestParams,
-    CompleteResult, CustomRequest, CustomResult, Implementation, ListPromptsRequestMethod,
-    ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
-    PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities,
-    ServerConfig, Tool,
+    CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestMethod,
+    CompleteRequestParams, CompleteResult, ContentBlock, CustomRequest, CustomResult, ErrorCode,
+    Implementation, ListPromptsRequestMethod, ListPromptsResult, ListResourceTemplatesResult,
+    ListResourcesResult, ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams,
+    ReadResourceResponse, ServerCapabilities, ServerConfig, Tool,
 };
 use rmcp::service::{NotificationContext, RequestContext};
 use rmcp::{ErrorData, RoleServer, ServerHandler, ServiceExt};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
-/// The instructions for a model, which it reads before the tools.
-const OS_INSTRUCTIONS: &str = "A computer with a Python kernel that keeps its variables from call to call, \
-a shell that keeps its working directory and environment, files, and a desktop with a browser that people also see. \
-`execute_python_code` returns figures as images. Long output is shortened; `read_output` returns the rest. \
-With `wait`, a call returns after at most that many seconds; the run continues, and `wait_for_run` returns its result. \
-All clients share the session `default`; pass another `session` for separate variables and a separate folder. \
-`cryo_store` saves variables on disk across replacements of the computer; `cryo_reload` restores them. \
-`evolve` rebuilds the computer from the project's `body/`; stored variables, sessions and shell contexts continue, \
-background jobs and terminals end.";
+/// The instructions for a model, which it reads before the tools. The hub adds its prefix to the names of tools.
+const OS_INSTRUCTIONS: &str = "\
+A Linux computer of your own: a Python kernel, a shell, files, and a desktop with a browser that people also see.
+
+Code: `execute_python_code` keeps its variables from call to call and returns figures as images. `run_shell` keeps its \
+working directory and environment. Long output is shortened; `read_output` returns the rest. With `wait`, a call \
+returns after at most that many seconds; the run continues, and `wait_for_run` returns its result. All clients share \
+the session `default`; pass another `session` for separate variables. `list_sessions` shows what runs.
+
+Files: the user's project is in `/repo`. `search_files`, `find_files`, `edit_file` and `apply_patch` work there by \
+default, and on every other path.
+
+What persists: `/repo`, `/data`, `/root/host` (shared with the user) and packages of `install_package`. All other \
+files, also those in `/root`, are lost when the computer is replaced. Variables survive a planned replacement if \
+`cryo_store` can store them; background processes end.
+
+To add tools: write an MCP server into `/data/mcp.json`, such as {\"mcpServers\": {\"NAME\": {\"command\": \"npx\", \
+\"args\": [\"-y\", \"PACKAGE\"]}}}; its tools appear at once. To change the computer, edit `/repo/body/` (the user \
+creates the folder with `osctl init`) and call `evolve`.";
 
 /// One client's server.
 #[derive(Debug, Clone)]
@@ -65,54 +78,26 @@ pub(super) fn serve_client(
     (to_server, from_server)
 }
 
-/// All tools. Their schemas contain only standard formats.
+/// All tools, with schemas that every client accepts.
 pub(super) fn all_tools() -> ToolRouter<OsServer> {
     let mut all = OsServer::code_tools()
+        + OsServer::session_tools()
         + OsServer::shell_tools()
         + OsServer::file_tools()
+        + OsServer::change_tools()
+        + OsServer::search_tools()
         + OsServer::cryo_tools()
         + OsServer::evolve_tools()
         + OsServer::desktop_tools();
     for route in all.map.values_mut() {
         let tool = &mut route.attr;
-        let mut input = without_number_formats(&tool.input_schema);
-        // Some clients require `properties` for tools without arguments, although JSON Schema does not.
-        input
-            .entry("properties")
-            .or_insert_with(|| Map::new().into());
-        tool.input_schema = Arc::new(input);
-        tool.output_schema = tool
-            .output_schema
-            .as_deref()
-            .map(|s| Arc::new(without_number_formats(s)));
+        tool.input_schema = Arc::new(portable_schema(&tool.input_schema));
     }
     all
 }
 
-/// Removes number formats such as `uint64` from a schema, because some validators reject them.
-fn without_number_formats(schema: &Map<String, Value>) -> Map<String, Value> {
-    let entries = schema.iter().filter(|(key, value)| {
-        let is_number = |format: &str| {
-            ["int", "uint", "float", "double"]
-                .iter()
-                .any(|kind| format.starts_with(kind))
-        };
-        !(key.as_str() == "format" && value.as_str().is_some_and(is_number))
-    });
-    let entries = entries.map(|(key, value)| (key.clone(), without_formats_in_value(value)));
-    entries.collect()
-}
-
-fn without_formats_in_value(value: &Value) -> Value {
-    match value {
-        Value::Object(object) => without_number_formats(object).into(),
-        Value::Array(all) => all
-            .iter()
-            .map(without_formats_in_value)
-            .collect::<Vec<_>>()
-            .into(),
-        other => other.clone(),
-    }
+fn refused_call(why: String) -> CallToolResult {
+    CallToolResult::error(vec![ContentBlock::text(why)])
 }
 
 impl OsServer {
@@ -166,15 +151,37 @@ impl ServerHandler for OsServer {
 
     async fn call_tool(
         &self,
-        request: CallToolRequestParams,
+        mut request: CallToolRequestParams,
         cx: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let tools = self.factory.tools();
-        if !tools.has_route(&request.name) {
-            let why = format!("there is no tool `{}`", request.name);
+        let Some(tool) = tools.get(&request.name) else {
+            let known = tools.map.keys().map(|name| &**name);
+            let near = nearest_name(&request.name, known, CHARS_PER_NAME_EDIT);
+            let near = near.map(|near| format!("; did you mean `{near}`?"));
+            let why = format!(
+                "there is no tool `{}`{}",
+                request.name,
+                near.unwrap_or_default()
+            );
             return Err(ErrorData::invalid_params(why, None));
+        };
+        let arguments = request.arguments.get_or_insert_default();
+        if let Err(why) = check_arguments(&request.name, &tool.input_schema, arguments) {
+            return Ok(refused_call(why).into());
         }
-        tools.call(ToolCallContext::new(self, request, cx)).await
+        let wants_fields = cx.meta.get(STRUCTURED_RESULT_KEY) == Some(&Value::Bool(true));
+        match tools.call(ToolCallContext::new(self, request, cx)).await {
+            Ok(CallToolResponse::Complete(mut result)) => {
+                result.structured_content = result.structured_content.filter(|_| wants_fields);
+                Ok(result.into())
+            }
+            // A part of an argument that the schema does not describe exactly.
+            Err(error) if error.code == ErrorCode::INVALID_PARAMS => {
+                Ok(refused_call(error.message.into_owned()).into())
+            }
+            other => other,
+        }
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
@@ -244,16 +251,16 @@ impl ServerHandler for OsServer {
             return Err(ErrorData::invalid_params(why, None));
         }
         let why = format!("there is no method `{}`", request.method);
-        let code = rmcp::model::ErrorCode::METHOD_NOT_FOUND;
+        let code = ErrorCode::METHOD_NOT_FOUND;
         Err(ErrorData::new(code, why, None))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{all_tools, without_number_formats};
+    use super::{OS_INSTRUCTIONS, all_tools};
     use crate::protocol::mcp::READ_ONLY_TOOLS;
-    use serde_json::{Value, json};
+    use serde_json::Value;
     use std::collections::BTreeSet;
 
     #[test]
@@ -270,14 +277,12 @@ mod tests {
             let name = &tool.name;
             let described = tool.description.as_deref().unwrap_or_default();
             assert!(described.len() > 20, "{name}");
-            assert!(tool.output_schema.is_some(), "{name} has no output schema");
             let hints = tool.annotations.as_ref().unwrap();
             assert!(
                 hints.read_only_hint.is_some() && hints.open_world_hint.is_some(),
                 "{name}"
             );
             let input = Value::Object((*tool.input_schema).clone());
-            assert_eq!(input["additionalProperties"], false, "{name}: {input}");
             for (argument, schema) in input["properties"].as_object().into_iter().flatten() {
                 let text = schema.to_string();
                 let says = text.contains("description") || text.contains("$ref");
@@ -287,21 +292,34 @@ mod tests {
     }
 
     #[test]
-    fn every_tool_has_properties_in_its_input_schema() {
+    fn every_input_schema_has_only_what_every_client_accepts() {
         for tool in all_tools().list_all() {
-            let input = &tool.input_schema;
+            let input = Value::Object((*tool.input_schema).clone());
             assert!(input["properties"].is_object(), "{}", tool.name);
             assert_eq!(input["type"], "object", "{}", tool.name);
+            let text = input.to_string();
+            for rejected in [
+                "\"null\"",
+                "$schema",
+                "$ref",
+                "additionalProperties",
+                "\"format\"",
+            ] {
+                assert!(!text.contains(rejected), "{}: {text}", tool.name);
+            }
+            assert!(tool.output_schema.is_none(), "{}", tool.name);
         }
     }
 
     #[test]
-    fn formats_of_numbers_are_left_out_and_others_stay() {
-        let schema = json!({"a": [{"type": "integer", "format": "uint64"}], "format": "date"});
-        let expected = json!({"a": [{"type": "integer"}], "format": "date"});
-        assert_eq!(
-            Value::from(without_number_formats(schema.as_object().unwrap())),
-            expected
-        );
+    fn the_instructions_name_only_tools_that_exist() {
+        let all = all_tools();
+        let names = OS_INSTRUCTIONS.split('`').skip(1).step_by(2);
+        let names = names.filter(|name| name.contains('_'));
+        let names: Vec<&str> = names.collect();
+        assert!(names.len() > 5, "{names:?}");
+        for name in names {
+            assert!(all.has_route(name), "{name}");
+        }
     }
 }

@@ -1,12 +1,12 @@
 //! Shell tools: run commands, and install packages with a command.
 
-use super::run_result::{DEFAULT_TOOL_OUTPUT_BYTES, ToolRunContent, ToolRunReport};
+use super::run_result::{DEFAULT_TOOL_OUTPUT_BYTES, ToolRunContent};
 use super::run_wait::{RunWaitEnd, parse_seconds, wait_with_progress};
 use super::server::OsServer;
 use super::tool_error::ToolError;
 use super::tool_result::ToolResult;
+use crate::companion::shell::CommandRun;
 use crate::protocol::shell::ShellRequest;
-use rmcp::handler::server::tool::schema_for_output;
 use rmcp::handler::server::wrapper::Parameters;
 use rmcp::service::RequestContext;
 use rmcp::{RoleServer, tool, tool_router};
@@ -50,8 +50,12 @@ impl OsServer {
     /// progress while the command runs; cancelling the call ends the command and all processes that it started.
     #[tool(
         title = "Run a command",
-        annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = false, open_world_hint = true),
-        output_schema = schema_for_output::<ToolRunReport>()
+        annotations(
+            read_only_hint = false,
+            destructive_hint = true,
+            idempotent_hint = false,
+            open_world_hint = true
+        )
     )]
     async fn run_shell(
         &self,
@@ -74,8 +78,12 @@ impl OsServer {
     /// Install Python packages, which the kernel can import immediately. They survive a replacement of the computer.
     #[tool(
         title = "Install packages",
-        annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = true, open_world_hint = true),
-        output_schema = schema_for_output::<ToolRunReport>()
+        annotations(
+            read_only_hint = false,
+            destructive_hint = false,
+            idempotent_hint = true,
+            open_world_hint = true
+        )
     )]
     async fn install_package(
         &self,
@@ -119,8 +127,23 @@ impl OsServer {
             }
             return Err(ToolError::new("the call was cancelled"));
         }
-        let reply = run.build_reply(shells.command_report(&session));
-        Ok(ToolRunContent::from_shell_reply(reply, &session, limit))
+        Ok(self.command_content(&run, limit).await)
+    }
+
+    /// The state or result of a command.
+    pub(super) async fn command_content(&self, run: &CommandRun, limit: usize) -> ToolRunContent {
+        let shells = &self.factory.0.handles.shells;
+        let session = &run.request.session;
+        let reply = run.build_reply(shells.command_report(session));
+        let job = match reply.background {
+            true => shells
+                .list_jobs()
+                .await
+                .into_iter()
+                .find(|job| job.run == run.id),
+            false => None,
+        };
+        ToolRunContent::from_shell_reply(reply, session, limit, job.map(|job| job.pid))
     }
 }
 

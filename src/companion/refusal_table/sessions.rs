@@ -42,7 +42,7 @@ impl From<KernelRefusal> for ApiRefusal {
                 let message = format!("the limit of {count} sessions is reached");
                 let hint = "`osctl sessions rm NAME` deletes a session; `sessions.max` in osctl.yaml sets the limit";
                 let text = format!(
-                    "there are already {count} sessions, the maximum; use an existing session"
+                    "there are already {count} sessions, the maximum; `list_sessions` shows them, and `end_session` ends one"
                 );
                 Self::new(S::TOO_MANY_REQUESTS, "too_many_sessions", message)
                     .with_hint(hint)

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::protocol::files::percent_encode;
+use crate::protocol::mcp::ToolProfile;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct BridgeTarget {
@@ -10,6 +11,8 @@ pub(crate) struct BridgeTarget {
     /// Only these servers of all; empty for no restriction, as with the tools.
     pub(crate) servers: Vec<String>,
     pub(crate) tools: Vec<String>,
+    /// How many tools of all servers are listed; `None` for the hub's default.
+    pub(crate) profile: Option<ToolProfile>,
 }
 
 impl BridgeTarget {
@@ -48,18 +51,20 @@ impl BridgeTarget {
         self.chosen_patterns().map(argument).collect()
     }
 
-    /// Each kind of restriction, with its patterns in the hub's format.
+    /// Each kind of restriction, with its value in the hub's format.
     fn chosen_patterns(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let profile = self.profile.map(|profile| profile.as_str().to_owned());
         [("servers", &self.servers), ("tools", &self.tools)]
             .into_iter()
             .filter(|(_, patterns)| !patterns.is_empty())
             .map(|(name, patterns)| (name, patterns.join(",")))
+            .chain(profile.map(|profile| ("profile", profile)))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::BridgeTarget;
+    use super::{BridgeTarget, ToolProfile};
 
     fn sample_target(server: Option<&str>, servers: &[&str], tools: &[&str]) -> BridgeTarget {
         let all = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect();
@@ -67,6 +72,14 @@ mod tests {
             server: server.map(str::to_owned),
             servers: all(servers),
             tools: all(tools),
+            profile: None,
+        }
+    }
+
+    fn full_target() -> BridgeTarget {
+        BridgeTarget {
+            profile: Some(ToolProfile::Full),
+            ..BridgeTarget::default()
         }
     }
 
@@ -87,6 +100,8 @@ mod tests {
         ] {
             assert_eq!(target.endpoint_path().unwrap(), path);
         }
+        let full = full_target();
+        assert_eq!(full.endpoint_path().unwrap(), "/mcp?profile=full");
         for name in ["", "a/b", "a?servers=b"] {
             assert!(
                 sample_target(Some(name), &[], &[]).endpoint_path().is_err(),
@@ -100,5 +115,6 @@ mod tests {
         assert!(sample_target(None, &[], &[]).to_arguments().is_empty());
         let narrow = sample_target(None, &["a", "b"], &["-x*"]);
         assert_eq!(narrow.to_arguments(), ["--servers=a,b", "--tools=-x*"]);
+        assert_eq!(full_target().to_arguments(), ["--profile=full"]);
     }
 }

@@ -7,7 +7,7 @@ use super::config_paths::{ClientConfigPaths, ClientFileLocation};
 use super::edit::{self, ClientEntry};
 use super::launch_command::LaunchCommand;
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Seconds that a call may take, for clients whose own limit is too short for code that computes.
 const CLIENT_TOOL_TIMEOUT: u64 = 600;
@@ -213,8 +213,22 @@ impl ConnectClient {
         CONNECT_CLIENTS.iter().find(|client| client.name == name)
     }
 
+    /// Whether the client's configuration, or the folder for it, exists.
+    pub(crate) fn is_installed(&self, places: &ClientConfigPaths) -> bool {
+        let file = self.config_file(places, "osctl");
+        let folder = match self.format {
+            // The folder of single servers may be missing.
+            ClientFileFormat::DedicatedFile => file.parent().and_then(Path::parent),
+            _ => file.parent(),
+        };
+        file.exists() || folder.is_some_and(|folder| places.is_own_folder(folder))
+    }
+
     pub(super) fn config_file(&self, places: &ClientConfigPaths, name: &str) -> PathBuf {
-        self.location.resolve(places, name)
+        match places.project_file() {
+            Some(file) => file.into(),
+            None => self.location.resolve(places, name),
+        }
     }
 
     /// The format of a file with these settings.
@@ -254,6 +268,7 @@ impl ConnectClient {
 mod tests {
     use super::CONNECT_CLIENTS;
     use crate::host::connect::ClientConfigPaths;
+    use std::fs;
     use std::path::{Path, PathBuf};
 
     /// The paths of each client's file on Linux, macOS and Windows.
@@ -273,6 +288,23 @@ mod tests {
             }
         }
         lines
+    }
+
+    #[test]
+    fn a_client_is_installed_if_its_folder_or_file_exists() {
+        let home = tempfile::tempdir().unwrap();
+        let places = ClientConfigPaths::for_test(home.path(), "linux", |_| None);
+        let installed = || -> Vec<&str> {
+            let clients = CONNECT_CLIENTS.iter();
+            let found = clients.filter(|client| client.is_installed(&places));
+            found.map(|client| client.name).collect()
+        };
+        assert!(installed().is_empty());
+        for folder in [".cursor", ".continue", ".config/goose"] {
+            fs::create_dir_all(home.path().join(folder)).unwrap();
+        }
+        fs::write(home.path().join(".claude.json"), "{}").unwrap();
+        assert_eq!(installed(), ["claude-code", "cursor", "goose", "continue"]);
     }
 
     /// The locations that each client's documentation states.

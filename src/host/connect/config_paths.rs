@@ -2,11 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
+/// The file in a project in which Claude Code finds servers for everybody who works on the project.
+pub(crate) const PROJECT_CLIENT_FILE: &str = ".mcp.json";
+
 #[derive(Debug, Clone)]
 pub(crate) struct ClientConfigPaths {
     home: PathBuf,
     platform: &'static str,
     lookup_variable: fn(&str) -> Option<PathBuf>,
+    /// The file of a project in place of the user's file.
+    project_file: Option<PathBuf>,
 }
 
 impl ClientConfigPaths {
@@ -20,7 +25,26 @@ impl ClientConfigPaths {
                 // Ignore a relative path: each program would resolve it against its own working directory.
                 value.filter(|path| path.is_absolute())
             },
+            project_file: None,
         }
+    }
+
+    /// The file [`PROJECT_CLIENT_FILE`] of a project.
+    pub(crate) fn for_project(home: &Path, project: &Path) -> Self {
+        Self {
+            project_file: Some(project.join(PROJECT_CLIENT_FILE)),
+            ..Self::for_home(home)
+        }
+    }
+
+    /// The file of a project, which agents can write.
+    pub(super) fn project_file(&self) -> Option<&Path> {
+        self.project_file.as_deref()
+    }
+
+    /// Whether a folder exists and belongs to one program: the home folder belongs to all.
+    pub(super) fn is_own_folder(&self, folder: &Path) -> bool {
+        folder != self.home && folder.is_dir()
     }
 
     /// `path` in the folder that the variable names, otherwise `default_path` in the home folder.
@@ -51,6 +75,7 @@ impl ClientConfigPaths {
             home: home.into(),
             platform,
             lookup_variable,
+            project_file: None,
         }
     }
 }

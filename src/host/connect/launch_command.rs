@@ -30,6 +30,15 @@ impl LaunchCommand {
             environment,
         }
     }
+
+    /// The same command by the name of the program, without this user's variables.
+    pub(crate) fn for_other_users(self) -> Self {
+        Self {
+            program: "osctl".into(),
+            args: self.args,
+            environment: BTreeMap::new(),
+        }
+    }
 }
 
 /// The command that an entry starts, in any client's format.

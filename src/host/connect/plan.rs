@@ -39,7 +39,8 @@ pub(crate) fn plan_connect(
     let after = after.map_err(|why| edit_error(&found.file, &why))?;
     let backup = backup_path_of(&found.file, name);
     // A file that already has an entry is not the original from before osctl.
-    let is_kept = found.text.is_none() || is_there;
+    // An agent could change a backup in a project.
+    let is_kept = found.text.is_none() || is_there || places.project_file().is_some();
     Ok(ClientFileChange {
         backup: match is_kept {
             true => BackupAction::None,
@@ -62,7 +63,10 @@ pub(crate) fn plan_disconnect(
 ) -> Result<ClientFileChange> {
     let found = read_client_file(client, name, places)?;
     let backup = backup_path_of(&found.file, name);
-    let backup_text = change::read_optional_file(&backup)?;
+    let backup_text = match places.project_file() {
+        Some(_) => None,
+        None => change::read_optional_file(&backup)?,
+    };
     let dropped = match backup_text {
         Some(_) => BackupAction::Remove(backup),
         None => BackupAction::None,
@@ -116,6 +120,12 @@ fn read_client_file(
     places: &ClientConfigPaths,
 ) -> Result<ClientFile> {
     let file = client.config_file(places, name);
+    // An agent can write in the project: a link could lead to the user's other files.
+    if places.project_file().is_some() && file.is_symlink() {
+        let message = format!("`{}` is a link; it was not changed", file.display());
+        let hint = "remove the link; an agent that works in the project may have made it";
+        return Err(Error::precondition(message, hint).into());
+    }
     let text = change::read_optional_file(&file)?;
     let read = text.as_deref().unwrap_or_default();
     let form = detect_format(client, read).map_err(|why| edit_error(&file, &why))?;
@@ -250,6 +260,36 @@ mod tests {
             disconnect(client, &places);
             assert_eq!(fs::read_to_string(&file).unwrap(), before, "{client:?}");
         }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_projects_file_gets_the_entry_unless_it_is_a_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let places = ClientConfigPaths::for_project(folder.path(), folder.path());
+        let client = ConnectClient::find("claude-code").unwrap();
+        let file = folder.path().join(".mcp.json");
+        let before = "{\n  \"mcpServers\": {\n    \"a\": {\"command\": \"x\"}\n  }\n}\n";
+        fs::write(&file, before).unwrap();
+        let text = connect(client, &places, &[]);
+        assert!(
+            text.contains("\"a\": {\"command\": \"x\"}") && text.contains(NAME),
+            "{text}"
+        );
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no backup");
+        disconnect(client, &places);
+        let after: serde_json::Value =
+            serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+        assert_eq!(
+            after,
+            serde_json::from_str::<serde_json::Value>(before).unwrap()
+        );
+        fs::remove_file(&file).unwrap();
+        fs::write(folder.path().join("secret.json"), "{}").unwrap();
+        std::os::unix::fs::symlink("secret.json", &file).unwrap();
+        let refused = plan_connect(client, NAME, &bridge(&[]), &places).unwrap_err();
+        assert!(refused.to_string().contains("is a link"), "{refused}");
+        assert!(plan_disconnect(client, NAME, &places).is_err());
     }
 
     #[test]

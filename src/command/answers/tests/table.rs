@@ -78,7 +78,7 @@ pub(super) fn answers() -> Vec<DocumentedAnswer> {
         EvolveStatusAnswer: "osctl evolve status";
         EvolveHistoryAnswer: "osctl evolve history";
         EvolveDiffAnswer: "osctl evolve diff ID";
-        ServersAnswer: "osctl mcp ls";
+        ServersAnswer: "osctl mcp ls", "osctl mcp status";
         ToolsAnswer: "osctl mcp tools";
         ToolResultAnswer: "osctl mcp call SERVER TOOL";
         ClientAnswer: "osctl mcp connect CLIENT", "osctl mcp disconnect CLIENT";

@@ -9,19 +9,18 @@ use crate::companion::activity::ActivityLog;
 use crate::companion::mcp::child::{HandshakeError, InProcessServer};
 use crate::companion::mcp::client::{McpClient, NotificationSink};
 use crate::companion::mcp::config::{self, McpConfig, McpConfigFiles};
-use crate::companion::mcp::merged_servers::MergedServers;
+use crate::companion::mcp::merged_servers::{MergedSelection, MergedServers};
 use crate::companion::mcp::name_filter::NameFilter;
 use crate::companion::mcp::server_entry::{self, ServerEntry};
 use crate::companion::mcp::session::{Backend, HubSession};
 use crate::companion::mcp::settings::HubSettings;
 use crate::error::Result;
-use crate::protocol::mcp::{HubStatus, ServerStatus};
+use crate::protocol::mcp::{HubStatus, ServerStatus, ToolProfile};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use sse_connections::SseConnections;
 use std::collections::{BTreeMap, HashMap};
-use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -30,10 +29,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const HUB_WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// Sessions in memory. A session that was evicted is loaded from disk at its next request.
 const MAX_HUB_SESSIONS: usize = 1024;
-/// A session that is idle for this long is removed from memory; after [`PERSISTED_HUB_SESSION_TIMEOUT`] its file is
-/// removed, too.
+/// A session that is idle for this long is removed from memory; its file stays for longer.
 const HUB_SESSION_IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
-const PERSISTED_HUB_SESSION_TIMEOUT: Duration = Duration::from_secs(14 * 24 * 3600);
 
 /// The servers and tools that a client selects.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -43,6 +40,20 @@ pub(super) struct HubTarget {
     /// With all servers selected: the patterns of the servers to include.
     pub(super) servers: Option<String>,
     pub(super) tools: Option<String>,
+    /// With all servers selected: how many of their tools are listed; by default [`ToolProfile::Lean`] unless the
+    /// client names servers or tools.
+    #[serde(default)]
+    pub(super) profile: Option<ToolProfile>,
+}
+
+impl HubTarget {
+    fn tool_profile(&self) -> ToolProfile {
+        let names_all = self.servers.is_none() && self.tools.is_none();
+        self.profile.unwrap_or(match names_all {
+            true => ToolProfile::Lean,
+            false => ToolProfile::Full,
+        })
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -207,17 +218,7 @@ impl Hub {
             .removed_servers
             .lock()
             .retain(|served| !served.has_ended());
-        let folder = self.0.settings.data_folder.join("sessions");
-        tokio::task::spawn_blocking(move || {
-            for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-                let age = entry.metadata().and_then(|m| m.modified()).ok();
-                let age = age.and_then(|changed| changed.elapsed().ok());
-                if age.is_some_and(|age| age > PERSISTED_HUB_SESSION_TIMEOUT) {
-                    // It does not matter whether the file still exists.
-                    let _ = fs::remove_file(entry.path());
-                }
-            }
-        });
+        self.sweep_session_files();
     }
 
     /// Ends all servers and every process that they started.
@@ -270,8 +271,13 @@ impl Hub {
         let Some(name) = &target.server else {
             let wanted = NameFilter::from_query(target.servers.as_deref());
             let servers = self.0.servers.lock().clone();
+            let selection = MergedSelection {
+                server_filter: wanted,
+                tool_filter: tools,
+                profile: target.tool_profile(),
+            };
             let merged =
-                MergedServers::new(servers, wanted, tools, params, sink, || self.next_number());
+                MergedServers::new(servers, selection, params, sink, || self.next_number());
             return Ok(Backend::Merged(merged));
         };
         let entry = self.0.servers.lock().get(name).cloned();
@@ -307,10 +313,16 @@ impl Hub {
         servers.sort_by(|a, b| a.name.cmp(&b.name));
         let problems = config_errors.problems.clone();
         drop(config_errors);
+        let mut clients = self.0.sse_connections.client_statuses();
+        let sessions = self.0.sessions.lock();
+        clients.extend(sessions.values().map(|session| session.client_status()));
+        drop(sessions);
+        clients.sort_by_key(|client| client.idle_seconds);
         HubStatus {
             status: "ok".into(),
             version: env!("CARGO_PKG_VERSION").into(),
             sessions: self.0.sessions.lock().len(),
+            clients,
             servers,
             problems,
         }

@@ -12,10 +12,16 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+/// The file of a session is removed after this time without a use.
+const PERSISTED_HUB_SESSION_TIMEOUT: Duration = Duration::from_secs(14 * 24 * 3600);
+/// The most files of sessions that are not in memory: clients that open a session for each call leave many.
+const MAX_PERSISTED_HUB_SESSIONS: usize = 2048;
 
 /// The part of a session that is stored on disk.
 #[derive(Debug, Serialize, Deserialize)]
@@ -129,6 +135,26 @@ impl Hub {
             .count()
     }
 
+    /// Removes the files of sessions that no client has used for long, and the oldest ones beyond the limit.
+    pub(super) fn sweep_session_files(&self) {
+        let sessions = self.0.sessions.lock();
+        let in_memory: HashSet<PathBuf> = sessions.keys().map(|id| self.session_file(id)).collect();
+        drop(sessions);
+        let folder = self.0.settings.data_folder.join("sessions");
+        tokio::task::spawn_blocking(move || {
+            let files = fs::read_dir(folder).into_iter().flatten().flatten();
+            let files = files.filter_map(|file| {
+                let changed = file.metadata().and_then(|m| m.modified()).ok()?;
+                Some((changed, file.path()))
+            });
+            let others = files.filter(|(_, path)| !in_memory.contains(path));
+            for path in expired_files(others.collect(), SystemTime::now()) {
+                // It does not matter whether the file still exists.
+                let _ = fs::remove_file(path);
+            }
+        });
+    }
+
     /// The file's name does not contain the id, because the id grants access to the session.
     pub(in crate::companion::mcp) fn session_file(&self, id: &str) -> PathBuf {
         let name = hex(&Sha256::digest(id)[..16]);
@@ -140,9 +166,46 @@ impl Hub {
     }
 }
 
+/// The files that are too old, and the oldest ones beyond [`MAX_PERSISTED_HUB_SESSIONS`].
+fn expired_files(mut files: Vec<(SystemTime, PathBuf)>, now: SystemTime) -> Vec<PathBuf> {
+    // The newest first.
+    files.sort_by(|a, b| b.cmp(a));
+    let is_expired = |(number, (changed, _)): &(usize, (SystemTime, PathBuf))| {
+        let age = now.duration_since(*changed).unwrap_or_default();
+        *number >= MAX_PERSISTED_HUB_SESSIONS || age > PERSISTED_HUB_SESSION_TIMEOUT
+    };
+    let expired = files.into_iter().enumerate().filter(is_expired);
+    expired.map(|(_, (_, path))| path).collect()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{PersistedHubSession, RpcMessage};
+    use super::{
+        MAX_PERSISTED_HUB_SESSIONS, PERSISTED_HUB_SESSION_TIMEOUT, PersistedHubSession, RpcMessage,
+        expired_files,
+    };
+    use std::path::PathBuf;
+    use std::time::{Duration, SystemTime};
+
+    #[test]
+    fn the_files_of_old_and_of_too_many_sessions_expire() {
+        let now = SystemTime::now();
+        let second = Duration::from_secs(1);
+        let file = |age: Duration, name: &str| (now - age, name.into());
+        let ages = [
+            Duration::ZERO,
+            second,
+            PERSISTED_HUB_SESSION_TIMEOUT + second,
+        ];
+        let old = ages.map(|age| file(age, &age.as_secs().to_string()));
+        let expired = expired_files(old.into(), now);
+        assert_eq!(expired, [PathBuf::from(ages[2].as_secs().to_string())]);
+        let many = (0..MAX_PERSISTED_HUB_SESSIONS + 2)
+            .map(|age| file(second * u32::try_from(age).unwrap(), &age.to_string()));
+        let oldest = [MAX_PERSISTED_HUB_SESSIONS, MAX_PERSISTED_HUB_SESSIONS + 1];
+        let oldest: Vec<PathBuf> = oldest.map(|age| age.to_string().into()).into();
+        assert_eq!(expired_files(many.collect(), now), oldest);
+    }
 
     #[test]
     fn subscriptions_and_log_level_last_as_long_as_their_session() {

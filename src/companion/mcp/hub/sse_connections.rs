@@ -9,6 +9,7 @@ use crate::companion::mcp::client_subscriptions::ClientSubscriptions;
 use crate::companion::mcp::message::RpcMessage;
 use crate::companion::mcp::message_stream::MessageStream;
 use crate::companion::mcp::session::{ClientStreams, HubSession, notify_lists_changed};
+use crate::protocol::mcp::HubClientStatus;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -56,6 +57,14 @@ impl SseConnections {
             }
             stays
         });
+    }
+
+    pub(in crate::companion::mcp) fn client_statuses(&self) -> Vec<HubClientStatus> {
+        let connections = self.0.lock();
+        let sessions = connections
+            .values()
+            .filter_map(|connection| connection.session());
+        sessions.map(|session| session.client_status()).collect()
     }
 
     /// The number of connections with a completed handshake.

@@ -20,6 +20,7 @@ use super::{Hub, HubTarget};
 use crate::companion::api::{
     self, ApiRefusal, ExtractorTexts, MAX_REQUEST_BODY_BYTES, QueryParams,
 };
+use crate::protocol::mcp::ToolProfile;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, FromRequestParts, Path};
 use axum::http::request::Parts;
@@ -65,6 +66,7 @@ impl ExtractorTexts for Hub {
 struct TargetQuery {
     servers: Option<String>,
     tools: Option<String>,
+    profile: Option<ToolProfile>,
 }
 
 impl<S: ExtractorTexts + Send + Sync> FromRequestParts<S> for HubTarget {
@@ -78,6 +80,7 @@ impl<S: ExtractorTexts + Send + Sync> FromRequestParts<S> for HubTarget {
             server,
             servers: query.servers,
             tools: query.tools,
+            profile: query.profile,
         })
     }
 }

@@ -100,7 +100,6 @@ pub(super) async fn handle_message(
         ..ReplyShape::default()
     };
     let reply = ReplySender {
-        stream: stream.clone(),
         shape,
         record: CallRecord::begin(
             hub.activity(),
@@ -108,6 +107,7 @@ pub(super) async fn handle_message(
             target.server.as_deref(),
             &message,
         ),
+        ..ReplySender::unshaped(stream.clone())
     };
     let at_end = OnDisconnect::new({
         let (backend, stream) = (backend.clone(), stream.clone());

@@ -37,7 +37,7 @@ impl ServerTask {
             PendingOrigin::Client { reply, on_reply } => {
                 self.apply_event(ServerEvent::Answered);
                 match on_reply {
-                    OnReply::Forward => {}
+                    OnReply::Forward | OnReply::RepeatOnLoss(_) => {}
                     OnReply::UndoSubscription(uri) if message.result().is_none() => {
                         self.subscriptions.remove_resource(&uri);
                     }
@@ -210,8 +210,12 @@ impl ServerTask {
                 client.notification_sink.deliver(text, true);
             }
             _ => {
-                let why =
-                    "several clients share this server, so it can't send requests to a client";
+                let why = match self.is_shared {
+                    true => {
+                        "several clients can share this server, so it can't send requests to a client"
+                    }
+                    false => "no client is connected that can answer the request",
+                };
                 self.send_to_server(message::error_response(id, -32601, why));
             }
         }

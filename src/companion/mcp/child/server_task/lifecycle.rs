@@ -1,14 +1,16 @@
 //! The start and end of the server, and the errors for waiting clients.
 
 use super::{
-    DISCOVER_METHOD, PendingOrigin, RESTART_WAIT_TIMEOUT, SERVER_GONE_MESSAGE, ServerTask,
-    ServerTaskCommand,
+    DISCOVER_METHOD, OnReply, PendingOrigin, PendingRequest, RESTART_WAIT_TIMEOUT,
+    SERVER_GONE_MESSAGE, ServerTask, ServerTaskCommand,
 };
 use crate::companion::mcp::child::HandshakeError;
 use crate::companion::mcp::child::pipe::ServerPipe;
 use crate::companion::mcp::child::protocol_revision::ProtocolRevision;
 use crate::companion::mcp::child::restart_policy::{ServerEvent, ServerPhase};
-use crate::companion::mcp::client::ReplySender;
+use crate::companion::mcp::client::{McpClient, ReplySender};
+use crate::companion::mcp::message::RpcMessage;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::sync::mpsc;
 
@@ -119,6 +121,31 @@ impl ServerTask {
         let mut open: Vec<_> = open.collect();
         open.extend(self.drop_input_required(|_| true));
         open
+    }
+
+    /// Removes the calls that may be sent to the server once more, because they change nothing.
+    pub(super) fn take_repeatable_calls(
+        &mut self,
+    ) -> Vec<(RpcMessage, Arc<McpClient>, ReplySender)> {
+        let mut calls = Vec::new();
+        let is_meant = |call: &PendingRequest<PendingOrigin>| {
+            let PendingOrigin::Client { on_reply, .. } = &call.origin else {
+                return false;
+            };
+            matches!(on_reply, OnReply::RepeatOnLoss(_))
+        };
+        while let Some((_, call)) = self.pending_requests.take_matching(is_meant) {
+            if let PendingOrigin::Client {
+                mut reply,
+                on_reply: OnReply::RepeatOnLoss(call),
+            } = call.origin
+            {
+                reply.is_repeated = true;
+                let (message, client) = *call;
+                calls.push((message, client, reply));
+            }
+        }
+        calls
     }
 
     fn fail_queued_requests(&mut self, why: &str) {

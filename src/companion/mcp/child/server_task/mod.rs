@@ -130,7 +130,7 @@ impl ServerTask {
                     // The handle was dropped; open calls still bring their answers.
                     None => (is_known, self.is_draining) = (false, true),
                 },
-                happened = next_pipe_event(&mut self.pipe) => self.handle_pipe_event(happened),
+                happened = next_pipe_event(&mut self.pipe) => self.handle_pipe_event(happened).await,
                 () = timers::sleep_until_wake(wake) => self.handle_timers().await,
                 Some(_) = self.shutting_down.join_next() => {}
             }
@@ -214,6 +214,9 @@ impl ServerTask {
                     reply.is_some_and(|reply| reply.stream.number == stream)
                 };
                 while let Some((server_id, _)) = self.pending_requests.take_matching(is_meant) {
+                    if !self.spec.config.forwards_cancel {
+                        continue;
+                    }
                     let params = format!(r#"{{"requestId":{server_id},"reason":"disconnected"}}"#);
                     self.send_to_server(message::notification_message(
                         "notifications/cancelled",
@@ -306,9 +309,15 @@ impl ServerTask {
             None => protocol_revision::without_envelope(message),
         };
         let uri = (message.method == "resources/subscribe").then(|| message.text_param(&["uri"]));
-        let then = match uri.flatten() {
-            Some(uri) => OnReply::UndoSubscription(uri),
-            None => OnReply::Forward,
+        let tool = (message.method == "tools/call").then(|| message.text_param(&["name"]));
+        let is_repeatable =
+            |tool: &String| !reply.is_repeated && self.spec.cache.is_read_only_tool(tool);
+        let then = match (uri.flatten(), tool.flatten()) {
+            (Some(uri), _) => OnReply::UndoSubscription(uri),
+            (_, Some(tool)) if is_repeatable(&tool) => {
+                OnReply::RepeatOnLoss(Box::new((message.clone(), client.clone())))
+            }
+            _ => OnReply::Forward,
         };
         self.send_call(&message, client.number, reply, then);
     }
@@ -400,7 +409,9 @@ impl ServerTask {
 
     fn cancel_call(&mut self, message: &RpcMessage, client: u64) {
         if let Some((call, text)) = self.pending_requests.take_cancelled(client, message) {
-            self.send_to_server(text);
+            if self.spec.config.forwards_cancel {
+                self.send_to_server(text);
+            }
             if let Some(reply) = call.origin.reply() {
                 reply.stream.skip_answer();
             }
@@ -425,7 +436,7 @@ impl ServerTask {
         }
     }
 
-    fn handle_pipe_event(&mut self, happened: ServerPipeEvent) {
+    async fn handle_pipe_event(&mut self, happened: ServerPipeEvent) {
         match happened {
             ServerPipeEvent::Message(line) => match RpcMessage::parse_all(line.clone()) {
                 Ok((messages, _)) => messages
@@ -436,7 +447,14 @@ impl ServerTask {
                     self.spec.log.append_note(&format!("not a message: {line}"));
                 }
             },
-            ServerPipeEvent::Ended(why) => self.handle_server_loss(&why),
+            ServerPipeEvent::Ended(why) => {
+                let repeatable = self.take_repeatable_calls();
+                self.handle_server_loss(&why);
+                if !repeatable.is_empty() {
+                    self.queued_requests.extend(repeatable);
+                    self.ensure_started().await;
+                }
+            }
         }
     }
 }

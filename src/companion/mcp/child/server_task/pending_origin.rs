@@ -1,8 +1,10 @@
 //! The origin of a pending request: where the server's answer is sent, and what it changes on arrival.
 
 use super::stateless::RetryableCall;
-use crate::companion::mcp::client::ReplySender;
+use crate::companion::mcp::client::{McpClient, ReplySender};
+use crate::companion::mcp::message::RpcMessage;
 use crate::companion::mcp::server_cache::McpListPage;
+use std::sync::Arc;
 
 /// The recipient of an answer.
 #[derive(Debug)]
@@ -25,6 +27,8 @@ pub(super) enum PendingOrigin {
 #[derive(Debug)]
 pub(super) enum OnReply {
     Forward,
+    /// If the server ends before its answer, the call of a read-only tool is sent again.
+    RepeatOnLoss(Box<(RpcMessage, Arc<McpClient>)>),
     /// If the server refuses, the subscription to this resource is removed.
     UndoSubscription(String),
     /// The result may be a request for input instead of an answer.

@@ -1,5 +1,6 @@
 //! Tests of the hub over HTTP in this process: test servers that follow a script, and clients that use them.
 
+mod calls;
 mod changes;
 mod harness;
 mod lists;
@@ -52,6 +53,8 @@ fn test_server_config(name: &str, is_shared: bool, timeout: u64) -> McpServerCon
         call_timeout: Duration::from_secs(timeout),
         idle_timeout: None,
         tool_patterns: Vec::new(),
+        lean_patterns: None,
+        forwards_cancel: true,
     }
 }
 
@@ -71,6 +74,7 @@ fn test_hub(data: &Path, servers: &TestServers) -> Hub {
         data_folder: data.into(),
         environment: EnvironmentHandle::open(data),
         activity: ActivityLog::start(data.join("activity"), EnvironmentHandle::open(data)),
+        packaged_lists_folder: data.join("lists"),
     };
     Hub::new(settings, Arc::new(servers.clone()))
 }
@@ -281,7 +285,7 @@ fn test_server_answers(name: &str) -> BTreeMap<&'static str, Value> {
             "tools/list",
             json!({"tools": [
                 {"name": "echo", "inputSchema": {"type": "object"}},
-                {"name": "marked", "inputSchema": marked},
+                {"name": "marked", "inputSchema": marked, "annotations": {"readOnlyHint": true}},
             ]}),
         ),
         ("resources/list", json!({"resources": [resource]})),
