@@ -37,6 +37,8 @@ pub(super) enum KernelRequest<'a> {
         #[serde(skip_serializing_if = "is_false")]
         silent: bool,
         store_history: bool,
+        #[serde(skip_serializing_if = "<[String]>::is_empty")]
+        argv: &'a [String],
     },
 }
 

@@ -264,6 +264,7 @@ impl KernelOwner {
                     code: &run.request.code,
                     silent: run.request.silent,
                     store_history: run.request.store_history,
+                    argv: &run.request.argv,
                 })
             }
             KernelJob::Query { .. } | KernelJob::Detach { .. } => {
