@@ -285,3 +285,21 @@ fn every_exit_leads_to_start_or_delay() {
         }
     }
 }
+
+#[test]
+fn a_kernel_has_failed_to_start_when_its_immediate_restarts_have_failed_until_it_is_ready() {
+    let mut state = KernelPolicyState::INITIAL_STATE;
+    let mut seen = Vec::new();
+    for event in [
+        KernelPolicyEvent::Exited,
+        KernelPolicyEvent::Exited,
+        KernelPolicyEvent::Exited,
+        KernelPolicyEvent::TimerFired,
+        KernelPolicyEvent::Ready,
+        KernelPolicyEvent::Exited,
+    ] {
+        state = state.next_state(event).0;
+        seen.push(state.has_failed_to_start());
+    }
+    assert_eq!(seen, [false, false, true, true, false, false]);
+}

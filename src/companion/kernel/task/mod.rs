@@ -123,6 +123,7 @@ impl KernelOwner {
             ready: false,
             checkpoint: None,
             detail: "starting".into(),
+            start_failure: None,
             busy: false,
             queued: 0,
             counts: KernelCounts::default(),

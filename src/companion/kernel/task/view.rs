@@ -17,6 +17,10 @@ impl KernelOwner {
             ready: ready || checkpoint.is_some(),
             checkpoint,
             detail: self.describe_state(),
+            start_failure: self
+                .state
+                .has_failed_to_start()
+                .then(|| self.last_failure.clone()),
             busy: self.state.is_busy() && !self.is_probing_idle_kernel(),
             queued: self.queue.len(),
             counts: self.counts,
