@@ -95,7 +95,7 @@ fn a_body_that_does_not_build_or_start_changes_nothing() {
         "kernel/__main__.py",
         kernel,
         "testing",
-        "the kernel can't start: the kernel exited with code 1: no kernel today",
+        "the kernel can't start: no kernel process was created: the template ended: no kernel today",
     );
     let entrypoint = read(&home, "entrypoint.sh");
     let exec = "exec /opt/osctl/bin/osctl companion";
