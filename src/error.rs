@@ -16,7 +16,7 @@ pub(crate) use anyhow::Result;
 pub(crate) const EXIT_NEGATIVE: u8 = 1;
 pub(crate) const EXIT_USAGE: u8 = 2;
 const EXIT_UNREACHABLE: u8 = 3;
-const EXIT_PRECONDITION: u8 = 4;
+pub(crate) const EXIT_PRECONDITION: u8 = 4;
 /// Timed out or interrupted.
 pub(crate) const EXIT_INTERRUPTED: u8 = 5;
 const EXIT_BUG: u8 = 70;
@@ -129,7 +129,13 @@ pub(crate) enum Error {
     )]
     ForeignObject { what: &'static str, name: String },
     #[error("the image could not be built: {why}")]
-    BuildFailed { why: String, log: Vec<String> },
+    BuildFailed {
+        why: String,
+        /// The failed step, as the builder names it.
+        step: Option<String>,
+        /// The last lines of the step's output.
+        log: Vec<String>,
+    },
     #[error("the disk is full: {why}")]
     DiskFull { why: String },
     #[error("the body in `{body}` uses protocol {theirs}, this osctl uses protocol {ours}")]

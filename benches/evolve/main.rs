@@ -72,7 +72,7 @@ fn measure() -> Result<usize> {
         &instance,
         &mut table,
         "nothing changed",
-        &["evolve"],
+        &["evolve", "--rebuild"],
         Some(15.0),
     )?;
     instance.write("kernel/more.py", "\"\"\"More.\"\"\"\n")?;

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .errors import describe_error
+from .program import run_as_program
 from .shell import Shell
 from .user_code import UserCode
 from .wire import Wire
@@ -20,12 +21,15 @@ class CellRunner:
         self._id: str | None = None
         shell.displayhook.emit = shell.display_pub.emit = self._emit_event
 
-    def execute_cell(self, id: str, code: str, *, silent: bool, store_history: bool) -> None:
+    def execute_cell(
+        self, id: str, code: str, *, silent: bool, store_history: bool, argv: list[str]
+    ) -> None:
         self._id = id
 
         def run_code() -> BaseException | None:
             self._shell.failure = None
-            self._shell.run_cell(code, store_history=store_history, silent=silent)
+            with run_as_program(argv, self._shell.user_ns):
+                self._shell.run_cell(code, store_history=store_history, silent=silent)
             return self._shell.failure
 
         failure, error = self._user_code.run_step(run_code)

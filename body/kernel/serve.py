@@ -54,7 +54,11 @@ def _dispatch_request(request: Frame, cells: CellRunner, queries: Queries) -> No
         silent = read_flag(request, "silent", False)
         store_history = read_flag(request, "store_history", True) and not silent
         cells.execute_cell(
-            id, require_text(request, "code"), silent=silent, store_history=store_history
+            id,
+            require_text(request, "code"),
+            silent=silent,
+            store_history=store_history,
+            argv=read_texts(request, "argv"),
         )
     elif kind == "probe":  # is answered in every state of the user's code
         queries.answer_probe(id)

@@ -23,6 +23,13 @@ def read_flag(request: Frame, field: str, default: bool) -> bool:
     return value
 
 
+def read_texts(request: Frame, field: str) -> list[str]:
+    value = request.get(field, [])
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise Refused(f"`{field}` must be a list of strings")
+    return value
+
+
 def read_count(request: Frame, field: str, default: int) -> int:
     """Returns a number of at least 0; null counts as absent."""
     value = request.get(field)

@@ -78,7 +78,8 @@ const COMMAND_EXAMPLES: &[(&str, &[&str])] = &[
         &[
             "osctl exec 'x = 41; x + 1'",
             "osctl exec -f train.py --timeout 600",
-            "echo 'print(x)' | osctl exec -",
+            "osctl exec -f train.py -- --epochs 3",
+            "echo 'print(x)' | osctl exec",
             "osctl exec -s experiment --detach 'train()'",
             "osctl exec -- '-x'            # code that begins with a hyphen",
         ],

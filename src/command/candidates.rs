@@ -2,6 +2,7 @@
 
 use super::CommandContext;
 use super::cp::REMOTE_PREFIX;
+use super::logs::COMPANION_PARTS;
 use crate::cli;
 use crate::engine::Engine;
 use crate::error::Result;
@@ -102,6 +103,35 @@ pub(super) fn server_names() -> Vec<CompletionCandidate> {
     })
 }
 
+/// The services, the parts of the companion and the MCP servers, whose logs `osctl logs` shows.
+pub(super) fn log_services() -> Vec<CompletionCandidate> {
+    let mut found = client_candidates(|client| async move {
+        let (health, hub) = tokio::try_join!(client.fetch_health(), client.fetch_hub_status())?;
+        let services = health.services.into_iter().map(|service| service.name);
+        let servers = hub.servers.into_iter().map(|s| format!("mcp/{}", s.name));
+        let services = services.filter(|name| !COMPANION_PARTS.contains(&name.as_str()));
+        Ok(services.chain(servers).collect())
+    });
+    found.extend(COMPANION_PARTS.map(CompletionCandidate::new));
+    found
+}
+
+/// The tools of the server that is on the command line.
+pub(super) fn tool_names() -> Vec<CompletionCandidate> {
+    let Some(server) = CompletionLine::being_completed().server else {
+        return Vec::new();
+    };
+    client_candidates(|client| async move {
+        let listed = client
+            .send_server_request(Some(&server), "tools/list", serde_json::json!({}))
+            .await?;
+        let listed: serde_json::Value = serde_json::from_str(listed.get())?;
+        let tools = listed["tools"].as_array().into_iter().flatten();
+        let names = tools.filter_map(|tool| tool["name"].as_str());
+        Ok(names.map(str::to_owned).collect())
+    })
+}
+
 pub(super) fn terminal_ids() -> Vec<CompletionCandidate> {
     client_candidates(|client| async move {
         let found = client.list_terminals().await?.terminals.into_iter();
@@ -185,6 +215,8 @@ struct CompletionLine {
     instance: Option<String>,
     config: Option<PathBuf>,
     session: String,
+    /// The MCP server before the word that is completed.
+    server: Option<String>,
 }
 
 impl CompletionLine {
@@ -216,6 +248,7 @@ impl CompletionLine {
                 .flatten()
                 .cloned(),
             session: text(verb, "session").unwrap_or_else(|| DEFAULT_SESSION.into()),
+            server: text(verb, "server"),
         }
     }
 }
@@ -272,6 +305,12 @@ mod tests {
             let line = CompletionLine::parse_words(words);
             (line.instance, line.config, line.session)
         };
+        let server = |words: &str| {
+            let words = words.split(' ').map(Into::into);
+            CompletionLine::parse_words(words).server
+        };
+        assert_eq!(server("osctl mcp call os ").as_deref(), Some("os"));
+        assert_eq!(server("osctl exec "), None);
         let complete = |instance: Option<&str>, config: Option<&str>, session: &str| {
             let instance = instance.map(str::to_owned);
             (instance, config.map(Into::into), session.into())

@@ -17,6 +17,7 @@ use crate::host::{autorun, disk, escapes};
 use crate::image::{Body, CompanionBinary};
 use crate::protocol::quote::quote_word;
 use crate::protocol::text_sanitizer;
+use crate::ui::Tone;
 use clap::Args;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -438,13 +439,14 @@ fn print_findings(cx: &CommandContext, findings: &[DoctorFinding]) -> Result<Ver
         return Ok(outcome);
     }
     for finding in findings {
-        let label = match finding.verdict {
-            FindingVerdict::Fine => "ok",
-            FindingVerdict::Warning => "warning",
-            FindingVerdict::Broken => "broken",
+        let (label, tone) = match finding.verdict {
+            FindingVerdict::Fine => ("ok", Tone::Good),
+            FindingVerdict::Warning => ("warning", Tone::Doubtful),
+            FindingVerdict::Broken => ("broken", Tone::Bad),
         };
-        cx.ui
-            .print_line(format!("{label:<9}{:<15}{}", finding.what, finding.detail));
+        let gap = " ".repeat(9 - label.len());
+        let rest = format!("{gap}{:<15}{}", finding.what, finding.detail);
+        cx.ui.print_toned_line("", tone, label, &rest);
         if let Some(hint) = &finding.hint {
             cx.ui.print_line(format!("{:<24}hint: {hint}", ""));
         }

@@ -11,22 +11,25 @@ use crate::protocol::kernel::{DEFAULT_SESSION, Execute};
 use anyhow::Context as _;
 use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
-use std::io::{self, Read};
+use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
+
+/// The project in the container.
+const PROJECT_FOLDER: &str = "/repo";
 
 /// Maximum size of a code file; the companion has the same limit.
 const MAX_CODE_FILE_BYTES: u64 = 64 << 20;
 
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "osctl exec [OPTIONS] <CODE>\n       osctl exec [OPTIONS] -f <FILE>\n       osctl exec [OPTIONS] -"
+    override_usage = "osctl exec [OPTIONS] <CODE>\n       osctl exec [OPTIONS] -f <FILE> [ARG]...\n       osctl exec [OPTIONS] [- [ARG]...]"
 )]
 pub(crate) struct ExecArgs {
-    /// Python code; `-` reads stdin. Write `--` before code that begins with a hyphen
-    #[arg(required_unless_present = "file", allow_negative_numbers = true)]
-    code: Option<String>,
-    /// Read the code from a file; `-` reads stdin
-    #[arg(short, long, conflicts_with = "code", value_name = "FILE")]
+    /// Python code; `-` reads stdin, as does `osctl exec` in a pipe. With `-f` or `-`: arguments of the program. Write `--` before words that begin with a hyphen
+    #[arg(value_name = "CODE", allow_negative_numbers = true)]
+    words: Vec<String>,
+    /// Run a file as a program, with `sys.argv` and `__file__`; `-` reads stdin
+    #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Interrupt the code after SECONDS
     #[arg(long, value_name = "SECONDS")]
@@ -45,55 +48,98 @@ pub(crate) struct ExecArgs {
 #[derive(Debug)]
 struct ExecPlan {
     source: CodeSource,
+    arguments: Vec<String>,
     timeout: Option<f64>,
     session: String,
     detach: bool,
     out: Option<PathBuf>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 enum CodeSource {
     Argument(String),
     File(PathBuf),
     Stdin,
 }
 
-impl From<ExecArgs> for ExecPlan {
-    fn from(args: ExecArgs) -> Self {
+impl ExecPlan {
+    /// # Errors
+    /// When there is no code, or code in several words.
+    fn new(args: ExecArgs, is_stdin_terminal: bool) -> Result<Self> {
         let ExecArgs {
-            code,
+            words,
             file,
             timeout,
             session,
             detach,
             out,
         } = args;
-        let source = match (code, file) {
-            (Some(code), _) if code == "-" => CodeSource::Stdin,
-            (_, Some(file)) if file == Path::new("-") => CodeSource::Stdin,
-            (_, Some(file)) => CodeSource::File(file),
-            (code, None) => CodeSource::Argument(code.unwrap_or_default()),
+        let mut words = words.into_iter();
+        let source = match file {
+            Some(file) if file == Path::new("-") => CodeSource::Stdin,
+            Some(file) => CodeSource::File(file),
+            None => match words.next() {
+                Some(code) if code == "-" => CodeSource::Stdin,
+                Some(code) => CodeSource::Argument(code),
+                None if is_stdin_terminal => {
+                    let hint = "name the code: `osctl exec 'print(6 * 7)'` or `osctl exec -f FILE`; `osctl repl` opens a console";
+                    return Err(Error::usage("there is no code to run", hint).into());
+                }
+                None => CodeSource::Stdin,
+            },
         };
-        Self {
+        let arguments: Vec<String> = words.collect();
+        if let (CodeSource::Argument(code), [_, ..]) = (&source, &*arguments) {
+            let message = format!("the code has several words: `{code}`, `{}`", arguments[0]);
+            let hint = "quote the code: `osctl exec 'x = 1'`";
+            return Err(Error::usage(message, hint).into());
+        }
+        Ok(Self {
             source,
+            arguments,
             timeout,
             session,
             detach,
             out,
-        }
+        })
+    }
+
+    /// `sys.argv` of the program; empty if the code is no program.
+    fn argv(&self, cx: &CommandContext) -> Vec<String> {
+        let name = match &self.source {
+            CodeSource::Argument(_) => return Vec::new(),
+            CodeSource::Stdin if self.arguments.is_empty() => return Vec::new(),
+            CodeSource::Stdin => "-".to_owned(),
+            CodeSource::File(file) => path_inside(file, cx),
+        };
+        std::iter::once(name)
+            .chain(self.arguments.iter().cloned())
+            .collect()
     }
 }
 
+/// The path of a file of the project in the container; the path as typed of another file.
+fn path_inside(file: &Path, cx: &CommandContext) -> String {
+    let project = cx.require_record().ok().map(|record| record.project);
+    let whole = file.canonicalize().ok();
+    let beneath = whole.zip(project).and_then(|(file, project)| {
+        let beneath = file.strip_prefix(project.canonicalize().ok()?).ok()?;
+        Some(Path::new(PROJECT_FOLDER).join(beneath))
+    });
+    let path = beneath.as_deref().unwrap_or(file);
+    path.to_string_lossy().into_owned()
+}
+
 impl CodeSource {
-    fn read_code(self, cx: &CommandContext) -> Result<String> {
+    fn read_code(&self, cx: &CommandContext) -> Result<String> {
         match self {
-            Self::Argument(code) => Ok(code),
+            Self::Argument(code) => Ok(code.clone()),
             Self::File(file) => {
                 let unreadable = |e: io::Error| {
                     let message = format!("cannot read `{}`: {e}", file.display());
                     Error::usage(message, "name a Python file: `osctl exec -f FILE`").into()
                 };
-                let opened = cx.path_resolver()?.open_file(&file);
+                let opened = cx.path_resolver()?.open_file(file);
                 let (opened, _) = opened.map_err(|why| why.into_error(unreadable))?;
                 let mut code = String::new();
                 let mut opened = opened.take(MAX_CODE_FILE_BYTES + 1);
@@ -115,13 +161,14 @@ impl CodeSource {
 }
 
 pub(crate) async fn run(args: ExecArgs, cx: &CommandContext) -> Result<VerbOutcome> {
-    let plan = ExecPlan::from(args);
+    let plan = ExecPlan::new(args, io::stdin().is_terminal())?;
     let client = cx.companion_client()?;
     let id = run_id()?;
     let request = Execute {
         id: Some(id.clone()),
+        session: plan.session.clone(),
         timeout: plan.timeout,
-        session: plan.session,
+        argv: plan.argv(cx),
         queue: true,
         wait: plan.detach.then_some(0.0),
         ..Execute::new(plan.source.read_code(cx)?)
@@ -175,31 +222,58 @@ pub(super) fn run_id() -> Result<String> {
 mod tests {
     use super::{CodeSource, ExecArgs, ExecPlan};
 
-    #[test]
-    fn a_dash_is_stdin_as_code_and_as_file() {
-        let args = |code: Option<&str>, file: Option<&str>| ExecArgs {
-            code: code.map(Into::into),
+    fn plan(words: &[&str], file: Option<&str>, is_terminal: bool) -> Result<ExecPlan, String> {
+        let args = ExecArgs {
+            words: words.iter().map(|word| (*word).to_owned()).collect(),
             file: file.map(Into::into),
             timeout: None,
             session: "default".into(),
             detach: false,
             out: None,
         };
-        assert!(matches!(
-            ExecPlan::from(args(Some("-"), None)).source,
-            CodeSource::Stdin
-        ));
-        assert!(matches!(
-            ExecPlan::from(args(None, Some("-"))).source,
-            CodeSource::Stdin
-        ));
-        assert!(matches!(
-            ExecPlan::from(args(Some("-1"), None)).source,
-            CodeSource::Argument(_)
-        ));
-        assert!(matches!(
-            ExecPlan::from(args(None, Some("x.py"))).source,
-            CodeSource::File(_)
-        ));
+        ExecPlan::new(args, is_terminal).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn code_comes_from_a_word_a_file_or_stdin() {
+        let stdin = || CodeSource::Stdin;
+        let code = |code: &str| CodeSource::Argument(code.into());
+        for (words, file, source, arguments) in [
+            (&["-"][..], None, stdin(), &[][..]),
+            (&["-", "a"], None, stdin(), &["a"]),
+            (&[], None, stdin(), &[]),
+            (&["a"], Some("-"), stdin(), &["a"]),
+            (&["-1"], None, code("-1"), &[]),
+            (&[""], None, code(""), &[]),
+            (&[], Some("x.py"), CodeSource::File("x.py".into()), &[]),
+            (
+                &["-", "b"],
+                Some("x.py"),
+                CodeSource::File("x.py".into()),
+                &["-", "b"],
+            ),
+        ] {
+            let plan = plan(words, file, false).unwrap();
+            assert_eq!(
+                (plan.source, &*plan.arguments),
+                (
+                    source,
+                    &arguments
+                        .iter()
+                        .map(|a| (*a).to_owned())
+                        .collect::<Vec<_>>()[..]
+                )
+            );
+        }
+    }
+
+    #[test]
+    fn missing_code_and_code_without_quotes_are_errors() {
+        assert_eq!(
+            plan(&[], None, true).unwrap_err(),
+            "there is no code to run"
+        );
+        let error = plan(&["x", "=", "1"], None, false).unwrap_err();
+        assert_eq!(error, "the code has several words: `x`, `=`");
     }
 }

@@ -20,6 +20,9 @@ const FOLLOW_SPINNER_DELAY: Duration = Duration::from_millis(500);
 /// The exit code of shells for a program that Ctrl-C ended.
 pub(super) const CTRL_C_EXIT_CODE: u8 = 130;
 
+/// The type of the error with which code ends itself.
+const SYSTEM_EXIT: &str = "SystemExit";
+
 /// The warning for a run that could not be recorded on disk.
 pub(super) const NOT_RECORDED_WARNING: &str = "the run is not recorded on disk and is lost if the companion ends; `osctl shell df -h /data` shows the free space";
 
@@ -42,6 +45,12 @@ pub(super) async fn follow_code_run(
     cx: &CommandContext,
 ) -> Result<VerbOutcome> {
     let reply = to_end(client, id, open_events, ctrl_c, view, cx).await?;
+    if let Some(code) = reply.as_ref().and_then(find_exit_code) {
+        return Ok(match code {
+            0 => VerbOutcome::Done,
+            code => VerbOutcome::Code(code),
+        });
+    }
     Ok(match reply.map(|reply| reply.status) {
         Some(RunStatus::Completed) => VerbOutcome::Done,
         Some(RunStatus::Failed | RunStatus::Lost) => VerbOutcome::Code(EXIT_NEGATIVE),
@@ -50,6 +59,18 @@ pub(super) async fn follow_code_run(
             VerbOutcome::Code(EXIT_INTERRUPTED)
         }
     })
+}
+
+/// The exit code of code that has ended itself, as with `sys.exit(3)`. A text is an error, which Python prints.
+fn find_exit_code(reply: &ExecReply) -> Option<u8> {
+    let error = reply.error.as_ref()?;
+    (error.kind == SYSTEM_EXIT).then(|| exit_code_of(&error.message).unwrap_or(EXIT_NEGATIVE))
+}
+
+/// The lowest byte of a number, as the system passes it on.
+fn exit_code_of(message: &str) -> Option<u8> {
+    let code: i64 = message.parse().ok()?;
+    u8::try_from(code & 0xff).ok()
 }
 
 /// Prints that the run continues, and how to stop it.
@@ -247,8 +268,14 @@ impl<'a> RunView<'a> {
     fn show_error(&mut self, error: &RunError) -> Result<()> {
         self.end_line()?;
         let ui = self.cx.ui;
+        if error.kind == SYSTEM_EXIT {
+            return match exit_code_of(&error.message) {
+                Some(_) => Ok(()),
+                None => ui.print_stderr(&format!("{}\n", error.message)),
+            };
+        }
         for line in &error.traceback {
-            ui.print_stderr(&format!("{}\n", line.trim_end_matches('\n')))?;
+            ui.print_traceback_line(line.trim_end_matches('\n'))?;
         }
         // A traceback ends with the exception of the code; the status of the run is reported separately.
         if error.traceback.is_empty() {
@@ -310,8 +337,22 @@ impl<'a> RunView<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::is_possibly_running;
+    use super::{exit_code_of, is_possibly_running};
     use crate::error::Error;
+
+    #[test]
+    fn the_exit_code_of_code_is_the_lowest_byte_of_its_number() {
+        for (message, code) in [
+            ("3", Some(3)),
+            ("0", Some(0)),
+            ("-1", Some(255)),
+            ("257", Some(1)),
+            ("no file", None),
+            ("", None),
+        ] {
+            assert_eq!(exit_code_of(message), code, "{message}");
+        }
+    }
 
     #[test]
     fn a_run_is_possibly_running_unless_it_is_missing_or_output_is_closed() {

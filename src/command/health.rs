@@ -1,6 +1,10 @@
 //! `osctl health`: checks the companion over its private socket; run by the engine.
 
+#[cfg(target_os = "linux")]
+use crate::error::{EXIT_NEGATIVE, Error};
 use crate::error::{Result, VerbOutcome};
+#[cfg(target_os = "linux")]
+use crate::protocol::service::{Health, HealthStatus};
 use clap::Args;
 #[cfg(target_os = "linux")]
 use std::time::Duration;
@@ -18,25 +22,36 @@ pub(crate) struct HealthArgs {
 
 #[cfg(target_os = "linux")]
 pub(crate) async fn run(args: HealthArgs) -> Result<VerbOutcome> {
-    let is_healthy = match args.wait.map(Duration::from_secs) {
-        None => crate::companion::is_healthy().await?,
-        Some(limit) => wait_until_healthy(limit).await,
+    let health = match args.wait.map(Duration::from_secs) {
+        None => Some(crate::companion::fetch_health().await?),
+        Some(limit) => tokio::time::timeout(limit, wait_for_end_of_start())
+            .await
+            .ok(),
     };
-    Ok(match is_healthy {
-        true => VerbOutcome::Done,
-        false => VerbOutcome::Code(crate::error::EXIT_NEGATIVE),
-    })
+    match health {
+        Some(Health {
+            status: HealthStatus::Healthy,
+            ..
+        }) => Ok(VerbOutcome::Done),
+        // The keeper reads the exit code and the message.
+        Some(Health {
+            failure: Some(why), ..
+        }) => Err(Error::precondition(why, "`osctl logs` shows the log").into()),
+        _ => Ok(VerbOutcome::Code(EXIT_NEGATIVE)),
+    }
 }
 
-/// Whether the companion became healthy in time. A companion that gives no answer may be starting.
+/// Waits until the companion is healthy, or waiting does not help. A companion that gives no answer may be starting.
 #[cfg(target_os = "linux")]
-async fn wait_until_healthy(limit: Duration) -> bool {
-    let wait = async {
-        while !crate::companion::is_healthy().await.unwrap_or(false) {
-            tokio::time::sleep(HEALTH_WAIT_INTERVAL).await;
+async fn wait_for_end_of_start() -> Health {
+    loop {
+        match crate::companion::fetch_health().await {
+            Ok(health) if health.status == HealthStatus::Healthy || health.failure.is_some() => {
+                return health;
+            }
+            Ok(_) | Err(_) => tokio::time::sleep(HEALTH_WAIT_INTERVAL).await,
         }
-    };
-    tokio::time::timeout(limit, wait).await.is_ok()
+    }
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -2,12 +2,15 @@
 
 use super::CommandContext;
 use super::answers::LogLine;
+use super::candidates::log_services;
 use super::follow::CTRL_C_EXIT_CODE;
 use crate::engine::LogOptions;
 use crate::error::{Error, Result, VerbOutcome, nearest_name};
 use crate::host::client::not_running_error;
 use crate::protocol::line_buffer::LineBuffer;
 use clap::Args;
+use clap_complete::engine::ArgValueCandidates;
+use std::collections::VecDeque;
 
 /// Maximum length of a line in a `--json` document, which is held until its end.
 const MAX_JSON_LOG_LINE_BYTES: usize = 1 << 20;
@@ -20,7 +23,7 @@ const MAX_SERVICE_NAME_BYTES: usize = 64;
 const CHARS_PER_SERVICE_EDIT: usize = 2;
 
 /// Parts of the companion, whose lines can be selected as those of a service.
-const COMPANION_PARTS: [&str; 16] = [
+pub(super) const COMPANION_PARTS: [&str; 16] = [
     "activity",
     "companion",
     "criu",
@@ -42,12 +45,12 @@ const COMPANION_PARTS: [&str; 16] = [
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
     /// Show only lines of this service; `mcp/NAME` is the log of an MCP server
-    #[arg(value_name = "SERVICE")]
+    #[arg(value_name = "SERVICE", add = ArgValueCandidates::new(log_services))]
     service: Option<String>,
     /// Follow new lines
     #[arg(short, long)]
     follow: bool,
-    /// Read only the last LINES lines of the container's log; SERVICE then selects among these lines
+    /// Show only the last LINES lines, of SERVICE if it is given
     #[arg(short = 'n', long, value_name = "LINES")]
     tail: Option<usize>,
 }
@@ -103,22 +106,88 @@ async fn show_log(plan: LogsPlan, cx: &CommandContext) -> Result<VerbOutcome> {
     }
     let mut is_silent = true;
     let mut print = |line: &str| {
-        if !service.is_none_or(|service| is_of(line, service)) {
-            return Ok(());
-        }
         is_silent = false;
         match cx.ui.json {
             true => print_json_line(line.as_bytes(), cx),
             false => cx.ui.print_text(&format!("{line}\n")),
         }
     };
-    engine.logs(&name, plan.options, &mut print).await?;
+    let LogOptions { follow, tail } = plan.options;
+    match (service, tail) {
+        (None, _) => engine.logs(&name, plan.options, &mut print).await?,
+        (Some(service), None) => {
+            let mut of_service = select_lines(service, 0, &mut print);
+            engine.logs(&name, plan.options, &mut of_service).await?;
+        }
+        // The engine would count the lines of all services.
+        (Some(service), Some(tail)) => {
+            let mut last = LastLines::new(service, tail);
+            let mut collect = |line: &str| {
+                last.add(line);
+                Ok(())
+            };
+            let whole = |follow| LogOptions { follow, tail: None };
+            engine.logs(&name, whole(false), &mut collect).await?;
+            last.lines.iter().try_for_each(|line| print(line))?;
+            if follow {
+                let mut later = select_lines(service, last.seen, &mut print);
+                engine.logs(&name, whole(true), &mut later).await?;
+            }
+        }
+    }
     if let Some(service) = service.filter(|_| is_silent) {
         check_service(service, cx).await?;
         cx.ui
             .print_message(format!("no log lines from `{service}`"));
     }
     Ok(VerbOutcome::Done)
+}
+
+/// Passes on the lines of a service, after the first lines of the log.
+fn select_lines(
+    service: &str,
+    mut to_skip: usize,
+    print: &mut (impl FnMut(&str) -> Result<()> + Send),
+) -> impl FnMut(&str) -> Result<()> + Send {
+    move |line| match to_skip.checked_sub(1) {
+        Some(rest) => {
+            to_skip = rest;
+            Ok(())
+        }
+        None if is_of(line, service) => print(line),
+        None => Ok(()),
+    }
+}
+
+/// The last lines of a service in a log.
+#[derive(Debug)]
+struct LastLines<'a> {
+    service: &'a str,
+    most: usize,
+    lines: VecDeque<String>,
+    /// The number of lines of all services.
+    seen: usize,
+}
+
+impl<'a> LastLines<'a> {
+    fn new(service: &'a str, most: usize) -> Self {
+        Self {
+            service,
+            most,
+            lines: VecDeque::new(),
+            seen: 0,
+        }
+    }
+
+    fn add(&mut self, line: &str) {
+        self.seen += 1;
+        if is_of(line, self.service) {
+            self.lines.push_back(line.to_owned());
+        }
+        if self.lines.len() > self.most {
+            self.lines.pop_front();
+        }
+    }
 }
 
 /// # Errors
@@ -242,7 +311,22 @@ fn is_of(line: &str, service: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{LineBuffer, is_of, take_text, unknown_service_error};
+    use super::{LastLines, LineBuffer, is_of, take_text, unknown_service_error};
+
+    #[test]
+    fn the_last_lines_of_a_service_are_counted_without_those_of_others() {
+        let line = |part: &str, n: u8| format!("2026 INFO osctl::companion::{part}: line {n}");
+        let mut last = LastLines::new("kernel", 2);
+        for n in 0..3 {
+            last.add(&line("kernel", n));
+            last.add(&line("http", n));
+        }
+        assert_eq!(last.lines, [line("kernel", 1), line("kernel", 2)]);
+        assert_eq!(last.seen, 6);
+        let mut none = LastLines::new("kernel", 0);
+        none.add(&line("kernel", 0));
+        assert!(none.lines.is_empty());
+    }
 
     #[test]
     fn a_log_line_belongs_to_the_service_of_its_source() {

@@ -12,6 +12,7 @@ use crate::host::instance::{Instance, InstanceRecord};
 use crate::host::ports::endpoints;
 use crate::protocol::service::{HealthStatus, ServiceStatus};
 use crate::protocol::text_sanitizer;
+use crate::ui::Tone;
 use clap::Args;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -68,17 +69,19 @@ pub(crate) async fn run(args: StatusArgs, cx: &CommandContext) -> Result<VerbOut
     for warning in &status.warnings {
         cx.ui.print_warning(warning);
     }
-    let state = match (status.state, status.healthy) {
-        (InstanceState::Running, true) => "running, healthy",
-        (InstanceState::Running, false) => "running, not healthy",
-        (InstanceState::Restarting, _) => "restarting",
-        (InstanceState::Paused, _) => "paused",
-        (InstanceState::Stopped, _) => "stopped",
-        (InstanceState::Absent, _) => "absent",
+    let (state, tone) = match (status.state, status.healthy) {
+        (InstanceState::Running, true) => ("running, healthy", Tone::Good),
+        (InstanceState::Running, false) => ("running, not healthy", Tone::Bad),
+        (InstanceState::Restarting, _) => ("restarting", Tone::Doubtful),
+        (InstanceState::Paused, _) => ("paused", Tone::Doubtful),
+        (InstanceState::Stopped, _) => ("stopped", Tone::Doubtful),
+        (InstanceState::Absent, _) => ("absent", Tone::Doubtful),
     };
+    cx.ui
+        .print_line(format!("{:<10}{}", "instance", status.instance));
+    cx.ui
+        .print_toned_line(&format!("{:<10}", "state"), tone, state, "");
     let mut rows = vec![
-        ("instance", status.instance),
-        ("state", state.into()),
         ("engine", status.engine.to_owned()),
         ("project", status.project.display().to_string()),
     ];

@@ -37,6 +37,7 @@ pub(crate) use settings::CompanionSettings;
 pub(crate) use shell::supervise_command;
 
 use crate::error::Result;
+use crate::protocol::service::Health;
 use activity::ActivityLog;
 use admission::AdmissionControl;
 use anyhow::Context;
@@ -312,15 +313,15 @@ fn touch_used_sessions(sessions: &KernelSessions, shells: &Shells, terminals: &P
     });
 }
 
-/// Asks the companion of this machine over its private socket whether all services are ready.
+/// Asks the companion of this machine over its private socket for its health.
 ///
 /// # Errors
 /// When the companion does not answer.
-pub(crate) async fn is_healthy() -> Result<bool> {
+pub(crate) async fn fetch_health() -> Result<Health> {
     let stream = connect_private_socket().await?;
-    let (is_fine, _) =
+    let (_, answer) =
         http::send_private_request(stream, http::Method::GET, "/health", None).await?;
-    Ok(is_fine)
+    serde_json::from_slice(&answer).context("reading the reply of the companion")
 }
 
 /// Sends a request to the companion of this machine over its private socket.

@@ -172,7 +172,10 @@ pub(crate) async fn ensure_image(
         }
         Ok(is_gone)
     };
-    let try_build = async || build_watched(docker, &build, progress).await;
+    let try_build = async || {
+        let built = build_watched(docker, &build, progress).await;
+        built.map_err(|error| dockerfile.locate_failure(error))
+    };
     build_or_retry(try_build, restore_binary_image).await?;
     let image = docker
         .find_image(&tag)

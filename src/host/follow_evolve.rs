@@ -20,7 +20,7 @@ pub(crate) enum FollowOutcome {
     Detached,
 }
 
-/// Follows the run until it ends, or a person interrupts.
+/// Follows the run until it ends, or osctl is interrupted.
 ///
 /// # Errors
 /// When the keeper does not answer within [`RUN_FOLLOW_TIMEOUT`].
@@ -31,11 +31,26 @@ pub(crate) async fn follow_keeper_run(
 ) -> Result<FollowOutcome> {
     tokio::select! {
         record = wait_for_run_end(keeper, run, progress) => Ok(FollowOutcome::RunEnded(record?)),
-        interrupted = tokio::signal::ctrl_c() => {
+        interrupted = wait_for_interrupt() => {
             interrupted?;
             Ok(FollowOutcome::Detached)
         }
     }
+}
+
+/// Returns on Ctrl-C or SIGTERM: in both cases the run continues.
+async fn wait_for_interrupt() -> std::io::Result<()> {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        let mut terminate = signal(SignalKind::terminate())?;
+        tokio::select! {
+            interrupted = tokio::signal::ctrl_c() => interrupted,
+            _ = terminate.recv() => Ok(()),
+        }
+    }
+    #[cfg(not(unix))]
+    tokio::signal::ctrl_c().await
 }
 
 /// Follows the run until it ends.

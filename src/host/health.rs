@@ -40,6 +40,9 @@ impl HealthWatch<'_> {
                     status: HealthStatus::Healthy,
                     ..
                 }) => return Ok(()),
+                Ok(Health {
+                    failure: Some(why), ..
+                }) => return Err(self.stop_unhealthy(why).await),
                 Ok(health) => {
                     let waiting = health.services.iter().filter(|s| !s.ready && !s.idle);
                     let waiting: Vec<_> = waiting

@@ -92,6 +92,7 @@ impl KeeperReplacement<'_> {
                 reason,
                 force,
                 dry_run: false,
+                rebuild: true,
             }),
             Some(image) => KeeperRequest::Rollback(RollbackRequest {
                 run: Some(self.find_run_of_image(image).await?),
@@ -117,8 +118,7 @@ impl KeeperReplacement<'_> {
             other => return Err(unexpected_reply_error(&other)),
         };
         let is_of_target = |record: &evolve::EvolveRecord| {
-            let succeeded = record.status == EvolveStage::Succeeded && !record.dry_run;
-            succeeded && record.image.as_deref() == Some(image)
+            record.has_replaced_container() && record.image.as_deref() == Some(image)
         };
         let found = runs.into_iter().find(is_of_target).map(|record| record.run);
         found.ok_or_else(|| {

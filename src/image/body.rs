@@ -21,6 +21,9 @@ static EMBEDDED_BODY: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/body");
 /// The digests of the files that `init` wrote, so that an update can tell edited files from original ones.
 const BODY_ORIGIN_FILE: &str = ".osctl-origin.json";
 
+/// The MCP servers of the body.
+const SERVERS_FILE: &str = "mcp.json";
+
 /// The maximum size of a body. A larger one is probably a mistake: the body is sent to the engine at each build.
 const MAX_IMAGE_BODY_BYTES: u64 = 256 << 20;
 
@@ -126,6 +129,10 @@ impl Body {
                 ours,
             }
             .into());
+        }
+        if let Some(servers) = self.files.get(SERVERS_FILE) {
+            let parsed = serde_json::from_slice::<serde::de::IgnoredAny>(servers);
+            parsed.map_err(|e| unfit(format!("`{SERVERS_FILE}` is not valid JSON: {e}")))?;
         }
         Ok(())
     }

@@ -189,6 +189,7 @@ impl KeeperServer {
                 reason: request.reason,
                 force: request.force,
                 dry_run: request.dry_run,
+                rebuild: request.rebuild,
                 rollback_run: None,
             },
             KeeperRequest::Rollback(request) => RunRequest {
@@ -197,6 +198,7 @@ impl KeeperServer {
                 reason: request.reason,
                 force: request.force,
                 dry_run: false,
+                rebuild: true,
                 rollback_run: request.run,
             },
             KeeperRequest::Stop {} => return self.cancel_run(by, out).await,

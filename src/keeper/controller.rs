@@ -409,6 +409,7 @@ async fn prepare_rescue(
         reason: Some(sanitize::sanitize_sentence(&why)),
         force: true,
         dry_run: false,
+        rebuild: true,
         rollback_run: None,
     };
     match prepare_run(&settings, &run_store, request).await {

@@ -7,7 +7,7 @@ use super::run_store::KeeperRunStore;
 use super::target::DeployTarget;
 use crate::engine::{EngineImage, IMAGE_LABEL};
 use crate::error::Result;
-use crate::protocol::evolve::{EvolveRecord, EvolveStage};
+use crate::protocol::evolve::EvolveRecord;
 use std::collections::BTreeSet;
 
 /// Removes the images, records and bodies that no rollback needs. `entry` is the entry in the journal.
@@ -126,10 +126,8 @@ fn newest_retained_runs(
     records: &[EvolveRecord],
     keep: usize,
 ) -> impl Iterator<Item = &EvolveRecord> {
-    let succeeded = |r: &&EvolveRecord| {
-        r.status == EvolveStage::Succeeded && !r.dry_run && r.body_digest.is_some()
-    };
-    records.iter().filter(succeeded).take(keep)
+    let replaced = |r: &&EvolveRecord| r.has_replaced_container() && r.body_digest.is_some();
+    records.iter().filter(replaced).take(keep)
 }
 
 /// The images of this instance that no record and no journal entry refers to.
@@ -142,10 +140,8 @@ fn unneeded_image_ids<'a>(
 ) -> Vec<&'a str> {
     let of = |record: &EvolveRecord| [record.image.clone(), record.previous_image.clone()];
     let known: BTreeSet<String> = records.iter().flat_map(of).flatten().collect();
-    let succeeded = records
-        .iter()
-        .filter(|r| r.status == EvolveStage::Succeeded && !r.dry_run);
-    let mut needed: BTreeSet<String> = succeeded.take(keep).flat_map(of).flatten().collect();
+    let replaced = records.iter().filter(|r| r.has_replaced_container());
+    let mut needed: BTreeSet<String> = replaced.take(keep).flat_map(of).flatten().collect();
     needed.extend(fallback_images(entry));
     let is_ours = |image: &EngineImage| {
         let label = image.labels.get(IMAGE_LABEL);

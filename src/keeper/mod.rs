@@ -2,8 +2,8 @@
 //!
 //! The keeper is the same binary in its own container. It alone holds the engine's socket, has no network, and
 //! does one thing: build the image from the project's body under its rules and replace `os-host` according to the
-//! deploy config that the host uploaded. A request contains a reason, `force`, and `dry_run` or the run to roll back to,
-//! and nothing else.
+//! deploy config that the host uploaded. A request contains a reason, `force`, `dry_run`,
+//! `rebuild` or the run to roll back to, and nothing else.
 //!
 //! ```text
 //!                  fails: nothing has changed

@@ -9,7 +9,7 @@ use super::target::{DeployTarget, TargetHealth};
 use crate::backoff::Backoff;
 use crate::engine::ContainerPhase;
 use crate::error::Result;
-use crate::protocol::evolve::{EvolveRecord, EvolveStage, RunTask};
+use crate::protocol::evolve::{EvolveRecord, RunTask};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -154,8 +154,7 @@ pub(super) fn find_previous_image<'a>(
     image: Option<&str>,
 ) -> Option<&'a String> {
     let found = records.iter().find(|r| {
-        r.status == EvolveStage::Succeeded
-            && !r.dry_run
+        r.has_replaced_container()
             && r.task == RunTask::Evolve
             && r.image.as_deref() == image
             && r.previous_image != r.image

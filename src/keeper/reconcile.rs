@@ -70,7 +70,7 @@ fn log_unless_engine_away(done: Result<()>) -> Result<()> {
 
 /// The image that runs according to this record, whose run has ended.
 pub(super) fn recorded_image(latest: &EvolveRecord) -> Option<&str> {
-    let brings = latest.status == EvolveStage::Succeeded && !latest.dry_run;
+    let brings = latest.has_replaced_container();
     match brings {
         true => latest.image.as_deref(),
         false => latest.previous_image.as_deref(),
@@ -162,6 +162,7 @@ fn host_created_record(
         requested_by: EvolveCaller::Host,
         force: false,
         dry_run: false,
+        unchanged: false,
         started: began,
         status: EvolveStage::Succeeded,
         stages: Vec::new(),

@@ -150,6 +150,7 @@ async fn finish_interrupted_run(
         log: run_store.open_log(&entry.run, target.config.limits.log)?,
         record,
         journal_entry: entry,
+        rebuild: true,
         refusing_since: None,
         quiesced_since: None,
         taken_port: None,
@@ -171,6 +172,7 @@ fn placeholder_record(entry: &RunJournalEntry) -> EvolveRecord {
         requested_by: EvolveCaller::Keeper,
         force: false,
         dry_run: false,
+        unchanged: false,
         started: super::run_store::unix_seconds(),
         status: match entry.step {
             RunJournalStep::Preparing => EvolveStage::Building,

@@ -14,9 +14,7 @@ use crate::engine::{ContainerPhase, EngineProgress};
 use crate::error::Result;
 use crate::protocol::error::ApiError;
 use crate::protocol::evolve::container_reports::ExpectedState;
-use crate::protocol::evolve::{
-    EvolveCaller, EvolveRecord, EvolveRunId, EvolveStage, RunTask, refusal,
-};
+use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveRunId, RunTask, refusal};
 
 /// A request for a run.
 #[derive(Debug, Clone)]
@@ -26,6 +24,8 @@ pub(super) struct RunRequest {
     pub(super) reason: Option<String>,
     pub(super) force: bool,
     pub(super) dry_run: bool,
+    /// Whether the container is replaced even if nothing has changed.
+    pub(super) rebuild: bool,
     /// The run whose image is the target of the rollback.
     pub(super) rollback_run: Option<EvolveRunId>,
 }
@@ -112,6 +112,7 @@ pub(super) async fn prepare_run(
         requested_by: run_request.by,
         force: run_request.force,
         dry_run: run_request.dry_run,
+        unchanged: false,
         started: unix_seconds(),
         status: stage_transitions::first_stage(run_request.task),
         stages: Vec::new(),
@@ -201,6 +202,7 @@ pub(super) async fn prepare_run(
         journal,
         record,
         journal_entry: entry,
+        rebuild: run_request.rebuild,
         refusing_since: None,
         quiesced_since: None,
         taken_port: None,
@@ -223,8 +225,7 @@ async fn find_rollback_image(
 ) -> std::result::Result<String, RunDenied> {
     let image = match to {
         Some(run) => {
-            let succeeded = |r: &&EvolveRecord| r.status == EvolveStage::Succeeded && !r.dry_run;
-            let mut worth = records.iter().filter(succeeded);
+            let mut worth = records.iter().filter(|r| r.has_replaced_container());
             let found = worth.find(|r| r.run == *run);
             let found =
                 found.ok_or_else(|| deny_no_such_run(format!("evolve {run} did not succeed")))?;

@@ -269,6 +269,7 @@ mod tests {
             requested_by: EvolveCaller::Agent,
             force: false,
             dry_run: false,
+            unchanged: false,
             started: now,
             status,
             stages: Vec::new(),

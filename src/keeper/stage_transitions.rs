@@ -6,6 +6,8 @@ use crate::protocol::evolve::{EvolveStage, RunTask};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StageOutcome {
     Passed,
+    /// The container already is what the run would create.
+    Unchanged,
     Failed,
 }
 
@@ -21,8 +23,10 @@ pub(super) fn first_stage(task: RunTask) -> EvolveStage {
 
 /// The next stage, or the end, after the outcome of a stage.
 pub(super) fn next_stage(stage: EvolveStage, event: StageOutcome, dry_run: bool) -> EvolveStage {
-    use StageOutcome::{Failed, Passed};
+    use StageOutcome::{Failed, Passed, Unchanged};
     match (stage, event) {
+        (EvolveStage::Succeeded | EvolveStage::RolledBack | EvolveStage::Failed, _) => stage,
+        (_, Unchanged) => EvolveStage::Succeeded,
         (EvolveStage::Building, Passed) => EvolveStage::Testing,
         (EvolveStage::Testing, Passed) if dry_run => EvolveStage::Succeeded,
         (EvolveStage::Testing, Passed) => EvolveStage::Quiescing,
@@ -33,13 +37,12 @@ pub(super) fn next_stage(stage: EvolveStage, event: StageOutcome, dry_run: bool)
             EvolveStage::Failed
         }
         (EvolveStage::Swapping | EvolveStage::Verifying, Failed) => EvolveStage::RolledBack,
-        (EvolveStage::Succeeded | EvolveStage::RolledBack | EvolveStage::Failed, _) => stage,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::StageOutcome::{Failed, Passed};
+    use super::StageOutcome::{Failed, Passed, Unchanged};
     use super::{first_stage, next_stage};
     use crate::protocol::evolve::{EvolveStage, RunTask};
 
@@ -66,6 +69,7 @@ mod tests {
             whole(RunTask::Evolve, true, None),
             [Building, Testing, Succeeded]
         );
+        assert_eq!(next_stage(Building, Unchanged, false), Succeeded);
     }
 
     #[test]
@@ -91,7 +95,7 @@ mod tests {
             EvolveStage::RolledBack,
             EvolveStage::Failed,
         ] {
-            for event in [Passed, Failed] {
+            for event in [Passed, Unchanged, Failed] {
                 assert_eq!(next_stage(end, event, false), end);
             }
         }

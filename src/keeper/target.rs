@@ -7,7 +7,8 @@ use crate::engine::{
     Container, ContainerPhase, Docker, EngineProgress, LogOptions, OWNER_LABEL, SPEC_DIGEST_LABEL,
     set_spec_digest,
 };
-use crate::error::{EXIT_USAGE, Error, Result};
+use crate::error::{EXIT_PRECONDITION, EXIT_USAGE, Error, Result};
+use crate::image::IMAGE_DIGEST_LABEL;
 use crate::protocol::evolve::container_reports::ResumeReply;
 use crate::protocol::evolve::{DeployConfig, EvolveRunId, KEEPER_SOCKET_FOLDER, portless_network};
 use crate::protocol::spec::{ContainerRestartPolicy, ContainerSpec, Mount, Volume};
@@ -31,6 +32,8 @@ pub(super) const TRIAL_STATE_FOLDER: &str = "/run/os-before";
 /// answer.
 const HEALTH_WAIT_DURATION: Duration = Duration::from_secs(5);
 const HEALTH_REPLY_TIMEOUT: Duration = Duration::from_secs(10);
+/// The exit code of `osctl health` when waiting does not help; the first line of stderr is the reason.
+const HEALTH_FAILURE_CODE: i64 = EXIT_PRECONDITION as i64;
 /// The interval between two health checks.
 const TARGET_HEALTH_INTERVAL: Duration = Duration::from_millis(50);
 /// Lines of a container's log that explain why it ended.
@@ -102,6 +105,23 @@ impl DeployTarget {
         set_spec_digest(&mut spec, &self.config.ignored_variables)?;
         spec.labels.insert(RUN_LABEL.into(), run.to_string());
         Ok(spec)
+    }
+
+    /// Whether the instance's container is healthy and is what this run would create from a body with this digest.
+    pub(super) async fn runs_body(&self, digest: &str, run: &EvolveRunId) -> Result<bool> {
+        let name = self.container_name();
+        let Some(container) = self.find_container(name).await? else {
+            return Ok(false);
+        };
+        let wanted = self.successor_spec(&container.image, run)?;
+        if container.labels.get(SPEC_DIGEST_LABEL) != wanted.labels.get(SPEC_DIGEST_LABEL) {
+            return Ok(false);
+        }
+        let image = self.docker.find_image(&container.image).await?;
+        let built_from = image.and_then(|mut image| image.labels.remove(IMAGE_DIGEST_LABEL));
+        Ok(built_from.as_deref() == Some(digest)
+            && container.phase == ContainerPhase::Running
+            && self.probe_health(name).await? == TargetHealth::Healthy)
     }
 
     /// The specification of a trial container: no ports, no access to the keeper or the engine, temporary data, and
@@ -191,15 +211,15 @@ impl DeployTarget {
 
     /// Asks the companion for its health.
     pub(super) async fn probe_health(&self, container: &str) -> Result<TargetHealth> {
-        let code = self.exec_health(container, &[], HEALTH_REPLY_TIMEOUT);
-        Ok(match code.await? {
+        let reply = self.exec_health(container, &[], HEALTH_REPLY_TIMEOUT);
+        Ok(match reply.await?.map(|(code, _)| code) {
             Some(0) => TargetHealth::Healthy,
-            Some(1) => TargetHealth::Unhealthy,
+            Some(1 | HEALTH_FAILURE_CODE) => TargetHealth::Unhealthy,
             _ => TargetHealth::Unresponsive,
         })
     }
 
-    /// The exit code of `osctl health` in the container, or `None` if it gives none.
+    /// The exit code and the stderr of `osctl health` in the container, or `None` if there is no result.
     ///
     /// # Errors
     /// When the engine is away.
@@ -208,12 +228,12 @@ impl DeployTarget {
         container: &str,
         options: &[&str],
         limit: Duration,
-    ) -> Result<Option<i64>> {
+    ) -> Result<Option<(i64, String)>> {
         let mut nothing = |_: &[u8]| Ok(());
         let command = [&[TARGET_OSCTL_PATH, "health"], options].concat();
         let exec = self.docker.exec(container, &command, &mut nothing);
         match tokio::time::timeout(limit, exec).await {
-            Ok(Ok(output)) => Ok(Some(output.code)),
+            Ok(Ok(output)) => Ok(Some((output.code, output.stderr))),
             Ok(Err(e)) if matches!(e.downcast_ref(), Some(Error::EngineLost { .. })) => Err(e),
             _ => Ok(None),
         }
@@ -221,25 +241,35 @@ impl DeployTarget {
 
     /// Whether the companion became healthy within a few seconds. One command waits in the container: starting a
     /// command for each check would take more processor time than the start of the companion.
-    async fn await_health(&self, container: &str) -> Result<bool> {
+    ///
+    /// # Errors
+    /// When waiting does not help: the kernel can't start.
+    async fn await_health(&self, container: &str, log: &RunLog) -> Result<bool> {
         let seconds = HEALTH_WAIT_DURATION.as_secs().to_string();
         let limit = HEALTH_WAIT_DURATION + HEALTH_REPLY_TIMEOUT;
-        match self
-            .exec_health(container, &["--wait", &seconds], limit)
-            .await?
-        {
+        let options = ["--wait", &seconds];
+        let Some((code, stderr)) = self.exec_health(container, &options, limit).await? else {
+            return Ok(false);
+        };
+        match code {
             // The option is unknown to images of earlier versions.
-            Some(code) if code == i64::from(EXIT_USAGE) => {
+            code if code == i64::from(EXIT_USAGE) => {
                 Ok(self.probe_health(container).await? == TargetHealth::Healthy)
             }
-            code => Ok(code == Some(0)),
+            HEALTH_FAILURE_CODE => {
+                self.copy_log_tail(container, log).await;
+                let why = stderr.lines().next().unwrap_or_default();
+                bail!("{}", why.trim_start_matches("error: "))
+            }
+            code => Ok(code == 0),
         }
     }
 
     /// Waits until the companion is healthy.
     ///
     /// # Errors
-    /// When the container ends, or the time limit is over. The end of the container's log goes into `log`.
+    /// When the container ends, its kernel can't start, or the time limit is over. The end of the container's log
+    /// goes into `log`.
     pub(super) async fn wait_until_healthy(
         &self,
         container: &str,
@@ -248,7 +278,7 @@ impl DeployTarget {
     ) -> Result<()> {
         let started_at = Instant::now();
         loop {
-            if self.await_health(container).await? {
+            if self.await_health(container, log).await? {
                 return Ok(());
             }
             self.check_running(container, log).await?;

@@ -23,7 +23,7 @@ pub(crate) struct Execute {
     #[serde(alias = "command")]
     pub(crate) code: String,
     /// The id of the run; generated when missing. While the run is kept, a request with the same id, code, session,
-    /// `timeout`, `silent` and `store_history` returns this run and executes nothing.
+    /// `timeout`, `silent`, `store_history` and `argv` returns this run and executes nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) id: Option<String>,
     #[serde(default = "default_session")]
@@ -46,6 +46,9 @@ pub(crate) struct Execute {
     /// Keep the code in the history and count it; the default.
     #[serde(default = "yes", skip_serializing_if = "is_true")]
     pub(crate) store_history: bool,
+    /// Run the code as a program: `sys.argv` and, unless the first is `-` or `-c`, `__file__` while it runs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) argv: Vec<String>,
     /// `true` refuses the run if it can't be recorded on disk, `false` does not record it. If missing, the run is
     /// recorded if possible, and `durable` in the reply says whether it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -64,6 +67,7 @@ impl Execute {
             seen: None,
             silent: false,
             store_history: true,
+            argv: Vec::new(),
             durable: None,
         }
     }

@@ -52,6 +52,9 @@ pub(crate) struct Health {
     pub(crate) evolving: bool,
     pub(crate) version: String,
     pub(crate) services: Vec<ServiceStatus>,
+    /// Why waiting does not help: the kernel has failed to start several times in succession.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) failure: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

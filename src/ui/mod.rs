@@ -5,6 +5,7 @@ mod meter;
 pub(crate) mod picture;
 pub(crate) mod screen;
 mod text;
+mod traceback;
 
 pub(crate) use meter::ByteMeter;
 
@@ -39,6 +40,14 @@ struct FailureEntry<'a> {
 
 /// A narrow terminal wraps lines instead of a shorter last column.
 const MIN_LAST_COLUMN_WIDTH: usize = 16;
+
+/// The color of a word that says how something is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tone {
+    Good,
+    Doubtful,
+    Bad,
+}
 
 /// The output settings, made once from the global flags.
 #[derive(Debug, Clone, Copy)]
@@ -108,6 +117,15 @@ impl Ui {
         Ok(write_all(io::stderr(), text.as_bytes()).map_err(Error::from)?)
     }
 
+    /// Prints a line of a traceback of the user's code.
+    ///
+    /// # Errors
+    /// As of [`Ui::print_data`].
+    pub(crate) fn print_traceback_line(self, line: &str) -> Result<()> {
+        let line = traceback::style_traceback_line(line, &Style::new().for_stderr());
+        self.print_stderr(&format!("{line}\n"))
+    }
+
     /// A writer for data that is not text.
     pub(crate) fn stdout_writer(self) -> impl Write + Send + 'static {
         io::stdout()
@@ -121,6 +139,23 @@ impl Ui {
     /// Prints one line of data, sanitized.
     pub(crate) fn print_line(self, text: impl AsRef<str>) {
         self.print_sanitized(&SanitizedText::line(text.as_ref()));
+    }
+
+    /// Prints one line of data that begins with a colored word, sanitized.
+    pub(crate) fn print_toned_line(self, before: &str, tone: Tone, word: &str, rest: &str) {
+        let style = match tone {
+            Tone::Good => Style::new().green(),
+            Tone::Doubtful => Style::new().yellow().bold(),
+            Tone::Bad => Style::new().red().bold(),
+        };
+        let word = SanitizedText::line(word).styled(&style);
+        let [before, rest] = [before, rest].map(SanitizedText::line);
+        let _ = self.print_data(&format!(
+            "{}{}{}\n",
+            before.as_str(),
+            word.as_str(),
+            rest.as_str()
+        ));
     }
 
     /// Prints lines of data, sanitized: logs, diffs, results of tools.

@@ -353,7 +353,7 @@ fn a_killed_container_finds_its_runs_again() {
         (&json!("lost"), &json!("b\n"))
     );
     // A container that replaces the killed one finds the runs, too.
-    home.ok(["evolve", "--force"]);
+    home.ok(["evolve", "--force", "--rebuild"]);
     let api = home.api();
     assert_eq!(get_run(&api, "/exec/ended"), ended);
     assert_eq!(api.done("/shell", &going)["status"], "lost");

@@ -407,7 +407,7 @@ fn a_run_without_a_commit_reports_the_reason() {
     home.up();
     remember(&home);
     let assert_no_commit = |why: &str| {
-        let ran = home.ok(["evolve"]);
+        let ran = home.ok(["evolve", "--rebuild"]);
         let line = format!("no commit on `osctl/evolve`: {why}");
         assert!(ran.stderr.contains(&line), "{ran:?}");
         let record = latest(&home);
@@ -437,7 +437,7 @@ fn a_run_without_a_commit_reports_the_reason() {
         "the git repository begins above the project, in `{above}`"
     ));
     fs::create_dir(&git).unwrap();
-    home.ok(["evolve"]);
+    home.ok(["evolve", "--rebuild"]);
     assert_eq!(latest(&home)["not_committed_because"], Value::Null);
     assert_one_that_remembers(&home);
     home.down();

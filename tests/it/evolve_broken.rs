@@ -77,12 +77,25 @@ fn a_body_that_does_not_build_or_start_changes_nothing() {
         "building",
         "protocol 99",
     );
+    fails(
+        "kernel/__main__.py",
+        "import sys\ndef broken(:\n",
+        "building",
+        "kernel/__main__.py:2: invalid syntax",
+    );
+    fails(
+        "mcp.json",
+        "{\"mcpServers\": [}",
+        "building",
+        "`mcp.json` is not valid JSON: expected value at line 1 column 17",
+    );
+    // The kernel's end is reported at once.
     let kernel = "raise SystemExit('no kernel today')\n";
     fails(
         "kernel/__main__.py",
         kernel,
         "testing",
-        "not healthy within 20 s",
+        "the kernel can't start: no kernel process was created: the template ended: no kernel today",
     );
     let entrypoint = read(&home, "entrypoint.sh");
     let exec = "exec /opt/osctl/bin/osctl companion";

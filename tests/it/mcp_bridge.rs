@@ -340,7 +340,10 @@ fn an_evolve_is_invisible_to_the_client() {
     };
     let generation = |told: Value| told["kernel"]["generation"].as_u64().unwrap();
     let before = generation(call("execute_python_code", json!({"code": "x = 41"})));
-    let begun = call("evolve", json!({"reason": "a client asks"}));
+    let begun = call(
+        "evolve",
+        json!({"reason": "a client asks", "rebuild": true}),
+    );
     assert_eq!(begun["status"], "started", "{begun}");
     home.api().until("the end of the run", |_| {
         let told = call("evolve_status", json!({}));

@@ -104,11 +104,11 @@ fn up_replaces_the_container_by_the_gates_and_keeps_session_state() {
     write(&home, "entrypoint.sh", &(entrypoint + "# mended\n"));
     home.ok(["evolve"]);
     assert_eq!(published(&home), port);
-    // An interrupt detaches `up` from the run.
+    // A signal detaches `up` from the run; Ctrl-C is the same to `evolve`.
     write(&home, "kernel/more.py", "\"\"\"Much more.\"\"\"\n");
     let mut up = Followed::start(home.command(["up"]));
     assert!(up.wait_for("testing"), "{:?}", up.seen);
-    up.signal("INT");
+    up.signal("TERM");
     let (code, seen) = up.end();
     let seen = seen.concat();
     assert!(

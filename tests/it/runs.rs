@@ -1,8 +1,10 @@
 //! Runs: queued, waited for, found again, interrupted.
 
+use crate::commands::Ran;
 use crate::harness::{Home, shared};
 use crate::trials;
 use serde_json::{Value, json};
+use std::fs;
 use std::time::Instant;
 
 trials![
@@ -16,6 +18,8 @@ trials![
     an_interrupt_does_not_wait_for_queued_runs,
     a_client_that_disconnects_does_not_end_the_run,
     the_first_characters_of_an_id_find_the_run,
+    a_file_runs_as_a_program_with_its_arguments_and_exit_code,
+    the_last_lines_of_a_service_are_counted_without_those_of_others,
 ];
 
 /// Code that has started and runs until `stop` is called.
@@ -259,4 +263,48 @@ fn the_first_characters_of_an_id_find_the_run() {
     assert_eq!(ran.stdout, "found\n");
     let ran = home.run(["attach", "short-x"]);
     assert!(ran.code != 0 && !ran.stderr.contains("short-ab"), "{ran:?}");
+}
+
+fn a_file_runs_as_a_program_with_its_arguments_and_exit_code() {
+    let home = shared();
+    let file = home.project.join("program.py");
+    let code = "import sys\nprint(sys.argv, __file__)\nsys.exit(int(sys.argv[1]))\n";
+    fs::write(&file, code).unwrap();
+    let file = file.to_str().unwrap();
+    let ran = home.run(["exec", "-s", "program", "-f", file, "3", "--", "--fast"]);
+    let shown = "['/repo/program.py', '3', '--fast'] /repo/program.py\n";
+    assert_eq!(
+        (ran.code, &*ran.stdout, &*ran.stderr),
+        (3, shown, ""),
+        "{ran:?}"
+    );
+    assert_eq!(home.run(["exec", "-s", "program", "-f", file, "0"]).code, 0);
+    // The arguments are gone, and so is the pipe's code.
+    let mut piped = home.command(["exec", "-s", "program"]);
+    let code = "print('__file__' in globals()); sys.exit('no file')";
+    fs::write(home.folder.join("code"), code).unwrap();
+    piped.stdin(fs::File::open(home.folder.join("code")).unwrap());
+    let ran = Ran::from(piped.output().unwrap());
+    assert_eq!(
+        (ran.code, &*ran.stdout, &*ran.stderr),
+        (1, "False\n", "no file\n"),
+        "{ran:?}"
+    );
+    let ran = home.run(["exec", "x", "=", "1"]);
+    assert!(
+        ran.code == 2 && ran.stderr.contains("the code has several words: `x`, `=`"),
+        "{ran:?}"
+    );
+    let ran = home.run(["--color", "always", "exec", "-s", "program", "1/0"]);
+    assert!(ran.stderr.contains("\u{1b}[1mZeroDivisionError"), "{ran:?}");
+    home.ok(["sessions", "rm", "program"]);
+}
+
+fn the_last_lines_of_a_service_are_counted_without_those_of_others() {
+    let home = shared();
+    let whole = home.ok(["logs", "kernel"]).stdout;
+    let last = home.ok(["logs", "kernel", "-n", "1"]).stdout;
+    assert!(!whole.is_empty());
+    assert_eq!(last.lines().count(), 1, "{last}");
+    assert!(last.contains("osctl::companion::kernel"), "{last}");
 }

@@ -197,3 +197,22 @@ def test_twenty_thousand_cells_do_not_grow_the_kernel(kernel):
     resident_now, blocks_now = grown()
     assert blocks_now - blocks < 200
     assert resident_now - resident < 4 << 20  # arenas of a MiB are allocated and freed as a whole
+
+
+def test_a_program_has_its_arguments_while_it_runs(kernel):
+    shown = "import sys; sys.argv, globals().get('__file__')"
+    before = kernel.run(shown).result
+    run = kernel.run(shown, argv=["/repo/a.py", "-x", "ü"])
+    assert run.result == "(['/repo/a.py', '-x', 'ü'], '/repo/a.py')"
+    assert kernel.run(shown, argv=["-", "1"]).result == "(['-', '1'], None)"
+    assert kernel.run("1/0", argv=["a.py"]).status == "failed"
+    assert kernel.run(shown).result == before
+    refused = kernel.follow(kernel.begin("x", argv=[1]), until="refused")
+    assert "list of strings" in refused.events[-1]["error"]["message"]
+
+
+def test_code_that_ends_itself_names_its_exit_code(kernel):
+    for code, error in [("3", "3"), ("'no file'", "no file")]:
+        (event,) = kernel.run(f"import sys; sys.exit({code})").of("error")
+        assert (event["error"]["type"], event["error"]["message"]) == ("SystemExit", error)
+    assert kernel.run("import sys; sys.exit(0)").status == "completed"

@@ -31,3 +31,12 @@ def new_type(name: str, base: Any, names: dict[str, str]) -> Any:
     made = typing.NewType(name, base)
     made.__dict__.update(names)
     return made
+
+
+def c_array(element: Any, length: int, module: str) -> Any:
+    """Returns the array type of `ctypes`, of which a process has one. `ctypes` names the module of
+    the first caller in it."""
+    made = element * length
+    if made.__module__ == __name__:
+        made.__module__ = module
+    return made

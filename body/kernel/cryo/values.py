@@ -8,6 +8,7 @@ share them.
 from __future__ import annotations
 
 import abc
+import ctypes
 import enum
 import functools
 import importlib.util
@@ -17,7 +18,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from . import make
+from . import make, make_types
 from .environment import is_environment, read_attribute
 from .scopes import CopiedScope, is_copy, used_names
 from .type_hints import TypeHints
@@ -179,6 +180,9 @@ class Values:
     def reduce_class(self, cls: type) -> Reduced:
         if any(cls is each for each in _NAMELESS) or self.is_named(cls):
             return NotImplemented
+        if _is_c_array(cls):
+            array: Any = cls
+            return make_types.c_array, (array._type_, array._length_, cls.__module__)
         if not cls.__flags__ & (1 << 9) or _is_made_in_c(cls):  # without a known name
             named = _types_name(cls)
             if named is None:
@@ -302,6 +306,14 @@ def _is_fixed(cls: type, name: str) -> bool:
 def _is_made(cls: type, name: str, value: Any) -> bool:
     """Whether Python adds this attribute to each class."""
     return isinstance(value, _DESCRIPTORS) and getattr(value, "__objclass__", None) is cls
+
+
+def _is_c_array(cls: type) -> bool:
+    """Whether `ctypes` makes this very class for `element * length`."""
+    if not issubclass(cls, ctypes.Array) or cls is ctypes.Array:
+        return False
+    kind: Any = cls
+    return hasattr(kind, "_length_") and kind._type_ * kind._length_ is kind
 
 
 def _is_made_in_c(cls: type) -> bool:

@@ -91,6 +91,8 @@ pub(crate) struct EvolveRunAnswer {
     requested_by: EvolveCaller,
     force: bool,
     dry_run: bool,
+    /// Whether the container was not replaced because nothing has changed.
+    unchanged: bool,
     started_at: UtcTime,
     /// The current stage, or how the run ended.
     status: EvolveStage,
@@ -246,6 +248,7 @@ impl From<EvolveRecord> for EvolveRunAnswer {
             requested_by,
             force,
             dry_run,
+            unchanged,
             started,
             status,
             stages,
@@ -269,6 +272,7 @@ impl From<EvolveRecord> for EvolveRunAnswer {
             requested_by,
             force,
             dry_run,
+            unchanged,
             started_at: UtcTime::from_seconds(started),
             status,
             stages: stages.into_iter().map(StageEntry::from).collect(),

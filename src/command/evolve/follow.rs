@@ -76,6 +76,15 @@ fn report_end(
 /// Prints the result of a successful run for people.
 fn print_success(record: &EvolveRecord, target: Option<&str>, cx: &CommandContext) {
     let run = &record.run;
+    if record.unchanged {
+        let rebuild = cx.instance.osctl_command("evolve --rebuild");
+        cx.ui
+            .print_line("nothing has changed: the container runs this body");
+        cx.ui.print_message(format!(
+            "next: edit body/, or replace the container anyway: {rebuild}"
+        ));
+        return;
+    }
     let took = format_duration(record.total_seconds());
     let end = match record.dry_run {
         true => "passed the dry run",

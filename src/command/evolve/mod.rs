@@ -45,6 +45,9 @@ struct EvolveBeginArgs {
     /// Build and test only; keep the current container
     #[arg(long)]
     dry_run: bool,
+    /// Replace the container even if nothing has changed
+    #[arg(long)]
+    rebuild: bool,
     /// Return after the start; do not wait for the end
     #[arg(long)]
     detach: bool,
@@ -154,6 +157,7 @@ impl From<EvolveArgs> for EvolvePlan {
         let EvolveBeginArgs {
             reason,
             dry_run,
+            rebuild,
             detach,
             force,
         } = begin;
@@ -163,6 +167,7 @@ impl From<EvolveArgs> for EvolvePlan {
                     reason,
                     force,
                     dry_run,
+                    rebuild,
                 };
                 Self::Evolve { request, detach }
             }

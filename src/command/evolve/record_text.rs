@@ -43,8 +43,9 @@ pub(super) fn rollback_target(run: &EvolveRunId, records: &[EvolveRecord]) -> Op
     let record = records.iter().find(|record| record.run == *run)?;
     let image = record.image.as_ref()?;
     let has_built = |other: &&EvolveRecord| {
-        let is_success = other.status == EvolveStage::Succeeded && !other.dry_run;
-        other.task == RunTask::Evolve && is_success && other.image.as_ref() == Some(image)
+        other.task == RunTask::Evolve
+            && other.has_replaced_container()
+            && other.image.as_ref() == Some(image)
     };
     let id = short_image_id(image);
     Some(match records.iter().find(has_built) {
@@ -80,6 +81,9 @@ fn caller_words(record: &EvolveRecord) -> &'static str {
 
 fn status_words(record: &EvolveRecord) -> &'static str {
     match (record.status, record.failed_stage) {
+        (EvolveStage::Succeeded, _) if record.unchanged => {
+            "succeeded: nothing has changed, the container was not replaced"
+        }
         (EvolveStage::Succeeded, _) if record.dry_run => {
             "succeeded: dry run, the container was not replaced"
         }
@@ -126,7 +130,7 @@ fn failed_stage_lines(record: &EvolveRecord) -> Vec<String> {
 
 /// The variables that each session kept; empty unless another container took over.
 fn receipt_lines(record: &EvolveRecord) -> Vec<String> {
-    if record.status != EvolveStage::Succeeded || record.dry_run {
+    if !record.has_replaced_container() {
         return Vec::new();
     }
     let sessions = record.receipt.iter().flat_map(session_lines);

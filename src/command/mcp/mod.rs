@@ -7,7 +7,7 @@ pub(super) use filter::McpFilterArgs;
 
 use super::CommandContext;
 use super::answers::{ServersAnswer, ToolResultAnswer, ToolsAnswer};
-use super::candidates::server_names;
+use super::candidates::{server_names, tool_names};
 use super::mcp_stdio::{self, McpStdioArgs};
 use crate::error::{EXIT_NEGATIVE, Error, Result, VerbOutcome};
 use crate::protocol::mcp::{LIST_WAIT_KEY, ListMeta, STRUCTURED_RESULT_KEY};
@@ -49,6 +49,7 @@ enum McpVerb {
         #[arg(add = ArgValueCandidates::new(server_names))]
         server: String,
         /// Name of the tool
+        #[arg(add = ArgValueCandidates::new(tool_names))]
         tool: String,
         /// NAME=VALUE, where VALUE may be JSON; or all arguments as one JSON object
         arguments: Vec<String>,

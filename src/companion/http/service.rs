@@ -62,6 +62,13 @@ pub(super) async fn health(Shared(state): Shared<HttpState>) -> Response {
         true => (StatusCode::OK, HealthStatus::Healthy),
         false => (StatusCode::SERVICE_UNAVAILABLE, HealthStatus::Starting),
     };
+    let failure = view.start_failure.as_deref().map(|why| {
+        // The first line says how the process ended; the last one is the exception.
+        let mut lines = why.lines();
+        let how = lines.next().unwrap_or_default();
+        let last = lines.next_back().map(|last| format!(": {last}"));
+        format!("the kernel can't start: {how}{}", last.unwrap_or_default())
+    });
     let kernel = ServiceStatus {
         name: "kernel".into(),
         ready: view.ready,
@@ -76,6 +83,7 @@ pub(super) async fn health(Shared(state): Shared<HttpState>) -> Response {
             evolving: !state.evolve.admission().is_open(),
             version: env!("CARGO_PKG_VERSION").into(),
             services,
+            failure,
         },
     )
 }

@@ -41,6 +41,8 @@ pub(super) enum KernelRequest<'a> {
         /// The user's variables, if the process does not have them yet; they apply before the code runs.
         #[serde(skip_serializing_if = "Option::is_none")]
         environment: Option<&'a UserEnvironment>,
+        #[serde(skip_serializing_if = "<[String]>::is_empty")]
+        argv: &'a [String],
     },
 }
 

@@ -43,6 +43,10 @@ impl RunKind for Execute {
             "{timeout:?} {} {}",
             self.silent, self.store_history
         ));
+        for argument in &self.argv {
+            hash.update(argument.len().to_le_bytes());
+            hash.update(argument);
+        }
     }
 
     fn from_recovered(id: String, session: String, line: String) -> Self {
@@ -58,6 +62,7 @@ impl RunKind for Execute {
             && self.session == other.session
             && self.timeout == other.timeout
             && (self.silent, self.store_history) == (other.silent, other.store_history)
+            && self.argv == other.argv
     }
 
     fn reply(

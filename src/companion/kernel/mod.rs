@@ -179,6 +179,9 @@ pub(crate) struct KernelView {
     pub(crate) checkpoint: Option<String>,
     /// Description of the state.
     pub(crate) detail: String,
+    /// Why the last start has failed, if several have failed in succession: how the process ended, and the end of its
+    /// stderr.
+    pub(crate) start_failure: Option<String>,
     pub(crate) busy: bool,
     pub(crate) queued: usize,
     pub(crate) counts: KernelCounts,

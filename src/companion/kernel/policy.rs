@@ -317,6 +317,16 @@ impl KernelPolicyState {
         matches!(self, Self::Starting { failed_starts, .. } if failed_starts >= MAX_IMMEDIATE_RESTARTS)
     }
 
+    /// Whether the immediate restarts have failed, too.
+    pub(super) fn has_failed_restarts(self) -> bool {
+        match self {
+            Self::Starting { failed_starts, .. }
+            | Self::Killed { failed_starts, .. }
+            | Self::WaitingToRestart { failed_starts } => failed_starts > MAX_IMMEDIATE_RESTARTS,
+            _ => false,
+        }
+    }
+
     /// Whether repeated starts have failed, so that callers get an error instead of waiting.
     pub(super) fn is_waiting_to_restart(self) -> bool {
         matches!(self, Self::WaitingToRestart { .. })

@@ -275,6 +275,8 @@ impl TemplateProcess {
             command.env_remove(secret);
         }
         let mut process = command.spawn().context("Python can't be started")?;
+        // It holds the other end of the socket, without which the end of the process is not noticed.
+        drop(command);
         let last_words = StderrTail::default();
         if let Some(stderr) = process.stderr.take() {
             tokio::spawn(read_stderr_lines(stderr, last_words.clone()));

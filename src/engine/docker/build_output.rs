@@ -1,14 +1,15 @@
 //! Steps and log of a build, parsed from the builder's output.
 
+use super::step_output::StepOutput;
 use super::{explain_api_error, root_cause};
 use crate::engine::EngineProgress;
 use crate::error::Error;
 use bollard::moby::buildkit::v1::StatusResponse;
 use bollard::models::{BuildInfo, BuildInfoAux};
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 
-/// Lines of a failed build's output that the error includes.
-const MAX_BUILD_LOG_LINES: usize = 20;
+/// The starts of lines that the classic builder itself writes into the output of a step.
+const CLASSIC_NOTES: [&str; 2] = [" ---> ", "Removing intermediate container "];
 
 /// The end of BuildKit's error for a step that it has canceled.
 const CANCELED_STEP_SUFFIX: &str = "context canceled";
@@ -16,23 +17,35 @@ const CANCELED_STEP_SUFFIX: &str = "context canceled";
 /// Steps that must have been executed before their average time is an estimate of the others'.
 const MIN_EXECUTED_STEPS: usize = 3;
 
-/// The builder's output as steps and a log.
+/// The builder's output as steps, each with its own output.
 #[derive(Debug, Default)]
 pub(super) struct BuildOutput {
-    log: VecDeque<String>,
+    /// The output of the steps that run, by digest, and of those that failed. Of the classic builder, which has one
+    /// step at a time, the key is empty.
+    outputs: HashMap<String, StepOutput>,
+    /// The current step of the classic builder.
+    classic_step: Option<String>,
     /// The digests of BuildKit's steps of the Dockerfile, and of all steps that have ended.
     steps: HashSet<String>,
     completed_steps: HashSet<String>,
     /// Completed steps that were not in the cache, and the start of the first in seconds since 1970.
     executed_steps: usize,
     first_start: Option<i64>,
-    error: Option<String>,
+    failed: Option<FailedStep>,
+}
+
+/// A step that failed.
+#[derive(Debug)]
+struct FailedStep {
+    digest: String,
+    name: String,
+    error: String,
 }
 
 impl BuildOutput {
     pub(super) fn record_info(&mut self, info: BuildInfo, progress: &dyn EngineProgress) {
         if let Some(text) = info.stream {
-            self.record_lines(&text, progress);
+            self.record_classic_output(&text, progress);
         }
         if let Some(BuildInfoAux::BuildKit(status)) = info.aux {
             self.record_buildkit_status(status, progress);
@@ -60,7 +73,7 @@ impl BuildOutput {
                     shorten_step_name(name)
                 ));
             }
-            if vertex.completed.is_some() && self.completed_steps.insert(vertex.digest) {
+            if vertex.completed.is_some() && self.completed_steps.insert(vertex.digest.clone()) {
                 if !vertex.cached && is_step(name) {
                     self.executed_steps += 1;
                     let start = vertex.started.as_ref().map(|time| time.seconds);
@@ -75,16 +88,45 @@ impl BuildOutput {
             // A failed step cancels the steps that run beside it. The reason is the first failure that is not a
             // cancellation.
             let has_reason = self
-                .error
+                .failed
                 .as_ref()
-                .is_some_and(|why| !why.ends_with(CANCELED_STEP_SUFFIX));
+                .is_some_and(|failed| !failed.error.ends_with(CANCELED_STEP_SUFFIX));
             if !vertex.error.is_empty() && !has_reason {
-                self.error = Some(format!("{}: {}", shorten_step_name(name), vertex.error));
+                self.failed = Some(FailedStep {
+                    digest: vertex.digest,
+                    name: vertex.name,
+                    error: vertex.error,
+                });
+            } else if vertex.completed.is_some()
+                && let Some(mut output) = self.outputs.remove(&vertex.digest)
+            {
+                output.finish(&mut |line| progress.log(line));
             }
         }
         for log in status.logs {
-            self.record_lines(&String::from_utf8_lossy(&log.msg), progress);
+            self.record_output(&log.vertex, &log.msg, progress);
         }
+    }
+
+    /// Output of the classic builder: text, and lines that begin a step.
+    fn record_classic_output(&mut self, text: &str, progress: &dyn EngineProgress) {
+        for line in text.split_inclusive('\n') {
+            if let Some(step) = line.strip_prefix("Step ") {
+                progress.report_step(&format!("building: {}", shorten_step_name(step)));
+                self.classic_step = Some(step.trim_end().to_owned());
+                self.outputs.clear();
+                progress.log(line.trim_end());
+            } else if CLASSIC_NOTES.iter().any(|note| line.starts_with(note)) {
+                progress.log(line.trim_end());
+            } else {
+                self.record_output("", line.as_bytes(), progress);
+            }
+        }
+    }
+
+    fn record_output(&mut self, step: &str, chunk: &[u8], progress: &dyn EngineProgress) {
+        let output = self.outputs.entry(step.to_owned()).or_default();
+        output.push(chunk, &mut |line| progress.log(line));
     }
 
     /// `, about 40 s left` by the average time of an executed step; empty while too few were executed. A later step may
@@ -104,44 +146,69 @@ impl BuildOutput {
         }
     }
 
-    fn record_lines(&mut self, text: &str, progress: &dyn EngineProgress) {
-        for line in text.lines().map(str::trim_end).filter(|l| !l.is_empty()) {
-            if let Some(step) = line.strip_prefix("Step ") {
-                progress.report_step(&format!("building: {}", shorten_step_name(step)));
-            }
-            progress.log(line);
-            if self.log.len() == MAX_BUILD_LOG_LINES {
-                self.log.pop_front();
-            }
-            self.log.push_back(line.to_owned());
-        }
-    }
-
-    pub(super) fn into_build_error(self, error: bollard::errors::Error) -> anyhow::Error {
-        let full = self
-            .log
-            .iter()
-            .chain(&self.error)
-            .any(|line| line.to_lowercase().contains("no space left on device"));
+    pub(super) fn into_build_error(
+        mut self,
+        error: bollard::errors::Error,
+        progress: &dyn EngineProgress,
+    ) -> anyhow::Error {
+        let reason = root_cause(&error);
+        let classic = self.classic_step.take().map(|name| FailedStep {
+            digest: String::new(),
+            name,
+            error: reason.clone(),
+        });
+        let failed = self.failed.take().or(classic);
+        let output = failed
+            .as_ref()
+            .and_then(|step| self.outputs.remove(&step.digest));
+        let mut output = output.unwrap_or_default();
+        output.finish(&mut |line| progress.log(line));
+        let error_of_step = failed.as_ref().map(|step| &*step.error);
+        let is_disk_full = output.lines().any(is_about_disk_space)
+            || error_of_step.is_some_and(is_about_disk_space);
         match error {
-            _ if full => Error::DiskFull {
-                why: root_cause(&error),
-            }
-            .into(),
+            _ if is_disk_full => Error::DiskFull { why: reason }.into(),
             bollard::errors::Error::DockerStreamError { .. }
             | bollard::errors::Error::DockerResponseServerError { .. }
-                if !root_cause(&error).contains("no space left") =>
+                if !reason.contains("no space left") =>
             {
-                let why = self.error.unwrap_or_else(|| root_cause(&error));
+                let why = match (&failed, output.find_cause()) {
+                    (Some(step), cause) => step.describe_failure(cause),
+                    (None, _) => reason,
+                };
                 Error::BuildFailed {
                     why,
-                    log: self.log.into(),
+                    step: failed.map(|step| step.name),
+                    log: output.into_lines(),
                 }
                 .into()
             }
             _ => explain_api_error("building the image", error),
         }
     }
+}
+
+impl FailedStep {
+    /// The cause first, then the step, whose command may be long.
+    fn describe_failure(&self, cause: Option<String>) -> String {
+        let name = shorten_step_name(&self.name);
+        let code = exit_code_of(&self.error);
+        match (cause, code) {
+            (Some(cause), Some(code)) => format!("{cause}: exit code {code} of {name}"),
+            (Some(cause), None) => format!("{cause}: {name}: {}", self.error),
+            (None, _) => format!("{name}: {}", self.error),
+        }
+    }
+}
+
+/// The exit code at the end of a builder's error, which repeats the command before it.
+fn exit_code_of(error: &str) -> Option<u32> {
+    let (_, code) = error.rsplit_once("code: ")?;
+    code.trim_end().parse().ok()
+}
+
+fn is_about_disk_space(line: &str) -> bool {
+    line.to_lowercase().contains("no space left on device")
 }
 
 /// Whether this BuildKit name is a step of the Dockerfile: not `[internal] load …`, not `exporting …`.
@@ -161,7 +228,8 @@ fn shorten_step_name(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::{BuildOutput, EngineProgress, StatusResponse};
-    use bollard::moby::buildkit::v1::Vertex;
+    use crate::error::Error;
+    use bollard::moby::buildkit::v1::{Vertex, VertexLog};
     use parking_lot::Mutex;
 
     #[derive(Debug, Default)]
@@ -175,31 +243,79 @@ mod tests {
         fn log(&self, _: &str) {}
     }
 
-    #[test]
-    fn the_step_that_failed_is_named_and_none_that_was_canceled() {
-        let failed = |name: &str, error: &str| StatusResponse {
-            vertexes: vec![Vertex {
-                name: name.to_owned(),
-                error: error.to_owned(),
-                ..Default::default()
-            }],
+    fn vertex(name: &str, error: &str) -> Vertex {
+        Vertex {
+            digest: name.to_owned(),
+            name: name.to_owned(),
+            error: error.to_owned(),
             ..Default::default()
-        };
-        let (mut trace, recorder) = (BuildOutput::default(), BuildStepRecorder::default());
-        for (name, error) in [
-            (
-                "[a] RUN x",
-                "exit code: 137: context canceled: context canceled",
-            ),
-            ("[b] RUN echo context canceled", "exit code: 7"),
-            ("[c] RUN z", "exit code: 137: context canceled"),
-        ] {
-            trace.record_buildkit_status(failed(name, error), &recorder);
         }
-        assert_eq!(
-            trace.error.as_deref(),
-            Some("[b] RUN echo context canceled: exit code: 7")
+    }
+
+    fn output(step: &str, text: &str) -> VertexLog {
+        VertexLog {
+            vertex: step.to_owned(),
+            msg: text.as_bytes().into(),
+            ..Default::default()
+        }
+    }
+
+    fn build_failed(trace: BuildOutput, message: &str) -> (String, Option<String>, Vec<String>) {
+        let error = bollard::errors::Error::DockerStreamError {
+            error: message.to_owned(),
+        };
+        let error = trace.into_build_error(error, &BuildStepRecorder::default());
+        match error.downcast().unwrap() {
+            Error::BuildFailed { why, step, log } => (why, step, log),
+            other => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn the_failed_step_and_its_cause_are_named_and_no_step_that_was_canceled() {
+        let (mut trace, recorder) = (BuildOutput::default(), BuildStepRecorder::default());
+        let cancelled = "exit code: 137: context canceled: context canceled";
+        let step = "[b 2/3] RUN echo context canceled";
+        trace.record_buildkit_status(
+            StatusResponse {
+                vertexes: vec![
+                    vertex("[a 2/2] RUN x", cancelled),
+                    vertex(
+                        step,
+                        "process \"bash -c echo\" did not complete: exit code: 7",
+                    ),
+                    vertex("[c 2/2] RUN z", "exit code: 137: context canceled"),
+                ],
+                logs: vec![
+                    output("[a 2/2] RUN x", "error: of the other step\n"),
+                    output(step, "E: \x1b[0mUnable to locate "),
+                    output(step, "package rigrep\nlast"),
+                ],
+                ..Default::default()
+            },
+            &recorder,
         );
+        let (why, named, log) = build_failed(trace, "it failed");
+        assert_eq!(
+            why,
+            format!(
+                "E: Unable to locate package rigrep; check the name of the package: exit code 7 of {step}"
+            )
+        );
+        assert_eq!(named.as_deref(), Some(step));
+        assert_eq!(log, ["E: Unable to locate package rigrep", "last"]);
+    }
+
+    #[test]
+    fn the_last_step_of_the_classic_builder_is_the_failed_one() {
+        let (mut trace, recorder) = (BuildOutput::default(), BuildStepRecorder::default());
+        let text = "Step 1/2 : FROM x\n ---> 1\nStep 2/2 : RUN y\nerror: no y\n";
+        trace.record_classic_output(text, &recorder);
+        let message = "The command '/bin/sh -c y' returned a non-zero code: 1";
+        let (why, step, log) = build_failed(trace, message);
+        assert_eq!(why, "error: no y: exit code 1 of 2/2 : RUN y");
+        assert_eq!(step.as_deref(), Some("2/2 : RUN y"));
+        assert_eq!(log, ["error: no y"]);
     }
 
     #[test]

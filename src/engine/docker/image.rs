@@ -373,7 +373,7 @@ impl Docker {
                 Err(error) if is_invalid_response(&error) => return Ok(false),
                 Err(error) => {
                     return Err(self
-                        .attribute_build_failure(trace.into_build_error(error))
+                        .attribute_build_failure(trace.into_build_error(error, progress))
                         .await);
                 }
             }

@@ -12,6 +12,7 @@ mod image;
 mod network;
 #[cfg(unix)]
 mod ssh;
+mod step_output;
 
 pub(crate) use address::EngineAddress;
 pub(crate) use exec::EngineExecPipes;

@@ -17,14 +17,17 @@
 //! replace that stage.
 
 mod instruction_check;
+mod step_lines;
 mod syntax;
 mod trusted_prefix;
 
 use super::{Body, GROUND_ARG, GROUND_STAGE};
+use crate::error::Error;
 use crate::protocol::spec::BUILD_LABEL;
 use instruction_check::{CacheMountPolicy, GROUND_IMAGE_VARIABLES, InstructionChecker};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use step_lines::StepLines;
 use syntax::DockerfileInstruction;
 
 /// Keys of labels that a note names.
@@ -62,9 +65,24 @@ pub(crate) struct PermittedDockerfile {
     /// Whether the builder can use an image in the place of a stage, and all instructions up to the first `FROM
     /// ${GROUND}` are those inside of osctl.
     has_default_ground: bool,
+    step_lines: StepLines,
 }
 
 impl PermittedDockerfile {
+    /// Adds the line in the file to the error of a build of this Dockerfile.
+    pub(crate) fn locate_failure(&self, mut error: anyhow::Error) -> anyhow::Error {
+        if let Some(Error::BuildFailed {
+            why,
+            step: Some(step),
+            ..
+        }) = error.downcast_mut()
+            && let Some(line) = self.step_lines.find_line(step)
+        {
+            *why = format!("line {line} of the Dockerfile: {why}");
+        }
+        error
+    }
+
     /// The published image that the build arguments name, if it has the same content as the stage `ground`.
     pub(crate) fn published_image<'a>(
         &self,
@@ -124,6 +142,7 @@ fn permit_with_trusted(
         && instructions[..shared].iter().any(begins_at_ground);
     let mut checked = InstructionChecker::default();
     let mut text = String::new();
+    let mut step_lines = StepLines::default();
     // The line in the file for each line of the text.
     let mut places = Vec::new();
     for (index, instruction) in instructions.iter().enumerate() {
@@ -133,6 +152,7 @@ fn permit_with_trusted(
             DockerfileDialect::BuildKit => CacheMountPolicy::Scoped(scope),
         };
         if let Some(line) = checked.check_instruction(instruction, caches)? {
+            step_lines.add(instruction, &line);
             text.push_str(&line);
             text.push('\n');
             places.push(instruction.line);
@@ -151,6 +171,7 @@ fn permit_with_trusted(
         text,
         removed_labels: left_out,
         has_default_ground: has_usual_ground,
+        step_lines,
     })
 }
 

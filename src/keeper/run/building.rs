@@ -6,7 +6,8 @@ use crate::error::Result;
 use crate::image::resource_watch;
 use crate::image::{
     Body, BodyReadLimit, CaCertificate, CompanionBinary, DockerfileDialect, GROUND_ARG,
-    GROUND_STAGE, IMAGE_DIGEST_LABEL, ImageRecipe, permit_dockerfile, set_ground,
+    GROUND_STAGE, IMAGE_DIGEST_LABEL, ImageRecipe, PermittedDockerfile, permit_dockerfile,
+    set_ground,
 };
 use crate::keeper::KeeperSettings;
 use crate::protocol::evolve::DeployConfig;
@@ -19,6 +20,7 @@ use std::time::{Duration, Instant};
 struct PreparedBuild {
     digest: String,
     build: ImageBuild,
+    dockerfile: PermittedDockerfile,
     /// Lines for the log about the Dockerfile.
     notes: Vec<String>,
 }
@@ -58,12 +60,21 @@ impl RunExecutor {
         let PreparedBuild {
             digest,
             build,
+            dockerfile,
             notes,
         } = prepared??;
         for note in notes {
             self.log.log(&note);
         }
         self.record.body_digest = Some(digest.clone());
+        let may_skip = !self.rebuild && !self.record.dry_run;
+        if may_skip && self.target.runs_body(&digest, &self.record.run).await? {
+            self.log
+                .report_step("nothing has changed: the container runs this body and is healthy");
+            self.record.unchanged = true;
+            return Ok(());
+        }
+        self.check_syntax().await?;
         let docker = self.target.docker.clone();
         let latest = docker.find_image(&self.target.image_tag("latest")).await?;
         if let Some(image) = latest
@@ -78,7 +89,9 @@ impl RunExecutor {
         self.log.report_step("building the image");
         let limit = Duration::from_secs(self.target.config.limits.build);
         tokio::select! {
-            built = docker.build_image(&build, &self.log) => built?,
+            built = docker.build_image(&build, &self.log) => {
+                built.map_err(|error| dockerfile.locate_failure(error))?;
+            }
             () = tokio::time::sleep(limit) => bail!("the build took longer than {} s", limit.as_secs()),
             full = resource_watch::wait_for_shortage(&self.settings.state_folder) => return Err(full),
         }
@@ -189,6 +202,7 @@ fn prepare_build(
     Ok(PreparedBuild {
         digest: recipe.digest(),
         build,
+        dockerfile,
         notes,
     })
 }

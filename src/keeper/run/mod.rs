@@ -5,6 +5,7 @@ mod finalize;
 mod quiescing;
 mod rollback;
 mod swapping;
+mod syntax_check;
 mod testing;
 mod verifying;
 
@@ -35,6 +36,8 @@ pub(super) struct RunExecutor {
     pub(super) log: RunLog,
     pub(super) record: EvolveRecord,
     pub(super) journal_entry: RunJournalEntry,
+    /// Whether the container is replaced even if nothing has changed.
+    pub(super) rebuild: bool,
     /// Since when the old container refuses requests.
     pub(super) refusing_since: Option<Instant>,
     /// Since when the old container is certainly quiesced, and how often the engine had restarted it by then.
@@ -69,6 +72,7 @@ impl RunExecutor {
             };
             self.record_stage_duration(started_at);
             let event = match passed.and_then(|()| stop.check_cancelled()) {
+                Ok(()) if self.record.unchanged => StageOutcome::Unchanged,
                 Ok(()) => StageOutcome::Passed,
                 Err(error) => {
                     self.record_failure(stage, &error);
@@ -96,7 +100,7 @@ impl RunExecutor {
             self.disable_rescue()?;
         }
         match end {
-            EvolveStage::Succeeded if self.record.dry_run => self.undo_preparation().await?,
+            EvolveStage::Succeeded if self.keeps_container() => self.undo_preparation().await?,
             EvolveStage::Succeeded => self.finalize_run().await?,
             EvolveStage::RolledBack => self.roll_back().await?,
             _ => self.undo_preparation().await?,
@@ -117,7 +121,7 @@ impl RunExecutor {
         self.log
             .report_step(&format!("{end}{}", self.reason_suffix()));
         self.save_final_record().await?;
-        match end == EvolveStage::Succeeded && !self.record.dry_run {
+        match end == EvolveStage::Succeeded && !self.keeps_container() {
             true => {
                 self.journal_entry.after = None;
                 self.write_step(RunJournalStep::Watching)?;
@@ -127,6 +131,11 @@ impl RunExecutor {
         let left = self.journal.read()?;
         gc::collect_garbage(&self.target, &self.run_store, left.as_ref()).await;
         Ok(())
+    }
+
+    /// Whether success leaves the old container in its place.
+    fn keeps_container(&self) -> bool {
+        self.record.dry_run || self.record.unchanged
     }
 
     /// A person who cancels a rescue keeps the failing container: the keeper does not start the rescue again.
@@ -200,10 +209,13 @@ impl RunExecutor {
             self.taken_port = Some(*port);
         }
         let reason = sanitize::sanitize_sentence(&format!("{error:#}"));
-        let mut lines = self.log.tail_lines();
-        if let (true, Some(named)) = (lines.is_empty(), error.downcast_ref::<Error>()) {
-            lines = named.log_tail().to_vec();
-        }
+        // The lines of the failed step, without those of the steps beside it.
+        let named = error.downcast_ref().map(Error::log_tail);
+        let named = named.unwrap_or_default();
+        let lines = match named {
+            [] => self.log.tail_lines(),
+            named => named.to_vec(),
+        };
         self.log.log(&format!("failed: {reason}"));
         if self.record.failed_stage.is_none() {
             self.record.failed_stage = Some(stage);

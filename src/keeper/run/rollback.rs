@@ -316,7 +316,9 @@ impl RunExecutor {
         match (self.journal_entry.step, self.journal_entry.running) {
             (RunJournalStep::Quiescing, true) => self.resume_old_container(&old).await,
             // The state that the trial has read no longer needs to be kept.
-            (_, true) if self.has_tested() => drop(self.target.resume_requests(&old).await),
+            (_, true) if self.has_tested() || self.record.unchanged => {
+                drop(self.target.resume_requests(&old).await)
+            }
             _ => {}
         }
         self.restart_old_container(&old).await

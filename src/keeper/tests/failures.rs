@@ -2,6 +2,7 @@
 
 use super::harness::{
     HOST, HOST_PORT, KeeperHarness, OLD_IMAGE, check_report, evolve_request, fails, prints,
+    prints_text,
 };
 use crate::engine::ContainerPhase;
 use crate::engine::fake_engine::CallEffect::{
@@ -100,6 +101,60 @@ async fn a_failed_build_changes_nothing() {
             ),
         ],
     )
+    .await;
+    let end = (
+        Failed,
+        Building,
+        "line 3 of the Dockerfile: E: Unable to locate package jqq; check the name of the package: exit code 100",
+    );
+    assert_end(end, "a step of the Dockerfile fails", |harness| {
+        harness.write_dockerfile("FROM ${BASE}\n\nRUN apt-get install jqq\n");
+        harness.engine.at("post build", |objects| {
+            let error = "The command 'apt-get install jqq' returned a non-zero code: 100";
+            objects.build_output = vec![
+                json!({"stream": "Step 3/3 : RUN apt-get install jqq\n"}),
+                json!({"stream": "E: Unable to locate "}),
+                json!({"stream": "package jqq\n"}),
+                json!({"errorDetail": {"code": 100, "message": error}, "error": error}),
+            ];
+            Act
+        });
+    })
+    .await;
+    let run = || RunRequest {
+        rebuild: false,
+        ..evolve_request()
+    };
+    for (output, why) in [
+        (
+            prints_text("kernel/x.py:3: invalid syntax\nselftest.d/1:7: syntax error\n"),
+            Some("kernel/x.py:3: invalid syntax; selftest.d/1:7: syntax error (in `body/`"),
+        ),
+        (fails(127, "bash: python3: not found"), None),
+        (HangBefore, None),
+    ] {
+        let harness = KeeperHarness::start().await;
+        let case = format!("{output:?}");
+        harness.engine.at("exec os-host -c", move |_| output);
+        let record = harness.run(run()).await;
+        match why {
+            Some(why) => {
+                assert_eq!(record.failed_stage, Some(Building), "{case}");
+                assert!(record.why.unwrap().contains(why), "{case}");
+                assert!(!harness.engine.calls().contains(&"post build".into()));
+                harness.assert_one_runs(OLD_IMAGE, &case);
+            }
+            None => assert_eq!(record.status, Succeeded, "{case}: {:?}", record.why),
+        }
+    }
+    let end = (
+        Failed,
+        Building,
+        "`mcp.json` is not valid JSON: key must be a string",
+    );
+    assert_end(end, "the servers can't be read", |harness| {
+        harness.write_body_file("mcp.json", "{\"mcpServers\": {]}");
+    })
     .await;
     let end = (Failed, Building, "only `FROM ${BASE}`");
     assert_end(end, "a rule forbids the Dockerfile", |harness| {
@@ -312,6 +367,16 @@ async fn a_new_container_that_is_not_verified_is_rolled_back() {
         ],
     )
     .await;
+    let end = (
+        RolledBack,
+        Verifying,
+        "the kernel can't start: the kernel exited with code 1: SyntaxError: invalid syntax",
+    );
+    assert_end(end, "its kernel can't start", |harness| {
+        let why = "error: the kernel can't start: the kernel exited with code 1: SyntaxError: invalid syntax\n\nhint: x";
+        harness.engine.at("exec os-host health", |_| fails(4, why));
+    })
+    .await;
     let end = (RolledBack, Verifying, "not healthy within 20 s");
     assert_end(end, "it is never healthy", |harness| {
         harness
@@ -376,6 +441,44 @@ async fn a_run_without_failures_replaces_the_container() {
     );
     harness.assert_one_runs(OLD_IMAGE, "rollback");
     assert!(!harness.engine.calls().contains(&"post build".into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_without_a_change_replaces_nothing_unless_it_rebuilds() {
+    let harness = KeeperHarness::start().await;
+    let unforced = || RunRequest {
+        rebuild: false,
+        ..evolve_request()
+    };
+    // The first image has no digest, so the body counts as changed.
+    let first = harness.run(unforced()).await;
+    assert!(first.status == Succeeded && !first.unchanged, "{first:?}");
+    let image = harness.container().image;
+    let id = harness.container().id;
+    harness.engine.reset_calls();
+    let second = harness.run(unforced()).await;
+    assert!(second.status == Succeeded && second.unchanged, "{second:?}");
+    assert_eq!((second.image, second.stages.len()), (None, 1));
+    assert_eq!(harness.container().id, id);
+    let calls = harness.engine.calls();
+    let changing = ["post build", "create", "pause", "stop", "rename"];
+    let changed = |call: &String| changing.iter().any(|verb| call.starts_with(verb));
+    assert!(!calls.iter().any(changed), "{calls:#?}");
+    harness.assert_one_runs(&image, "unchanged");
+    // An unhealthy container is replaced, and so is one of another body or by request.
+    harness.engine.at("exec os-host health", |_| fails(1, ""));
+    assert!(!harness.run(unforced()).await.unchanged);
+    assert!(harness.run(unforced()).await.unchanged);
+    assert!(!harness.evolve().await.unchanged);
+    harness.write_dockerfile("FROM ${BASE}\nRUN true\n");
+    assert!(!harness.run(unforced()).await.unchanged);
+    // A rollback still leads to the image before.
+    let back = RunRequest {
+        task: RunTask::Rollback,
+        ..evolve_request()
+    };
+    assert!(harness.run(unforced()).await.unchanged);
+    assert_eq!(harness.run(back).await.status, Succeeded);
 }
 
 #[tokio::test(start_paused = true)]

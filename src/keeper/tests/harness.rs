@@ -87,7 +87,11 @@ impl KeeperHarness {
     }
 
     pub(super) fn write_dockerfile(&self, text: &str) {
-        fs::write(self.folder.path().join("repo/body/Dockerfile"), text).unwrap();
+        self.write_body_file("Dockerfile", text);
+    }
+
+    pub(super) fn write_body_file(&self, name: &str, text: &str) {
+        fs::write(self.folder.path().join("repo/body").join(name), text).unwrap();
     }
 
     /// Sets the watch period of later runs.
@@ -211,8 +215,14 @@ pub(super) fn evolve_request() -> RunRequest {
         reason: Some("a test".into()),
         force: false,
         dry_run: false,
+        rebuild: true,
         rollback_run: None,
     }
+}
+
+/// The result of a command that prints this text.
+pub(super) fn prints_text(text: &str) -> CallEffect {
+    CallEffect::Exec(exec_result(0, text.to_owned()))
 }
 
 /// The result of a command that prints this document.
@@ -251,6 +261,8 @@ fn answer_verb(
     let found = objects.container(container).unwrap();
     let reply = match command[1].as_str() {
         "health" => return exec_result(0, String::new()),
+        // The check of the body's syntax finds nothing.
+        "-c" => return exec_result(0, String::new()),
         "remember" => json!({"sessions": {}}),
         "selftest" => check_report(true, "1 + 1 is 2"),
         "quiesce" => {

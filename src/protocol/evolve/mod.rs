@@ -72,6 +72,9 @@ pub(crate) struct EvolveRequest {
     /// Build and test, and change nothing.
     #[serde(default)]
     pub(crate) dry_run: bool,
+    /// Replace the container even if nothing has changed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) rebuild: bool,
 }
 
 /// `POST /evolve/rollback`, and the keeper's request for it.
@@ -203,7 +206,7 @@ mod tests {
         let expected = EvolveRequest {
             reason: Some("more".into()),
             force: true,
-            dry_run: false,
+            ..EvolveRequest::default()
         };
         assert_eq!(parsed, KeeperRequest::Evolve(expected));
         assert_eq!(

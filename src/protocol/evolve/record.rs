@@ -168,6 +168,9 @@ pub(crate) struct EvolveRecord {
     pub(crate) requested_by: EvolveCaller,
     pub(crate) force: bool,
     pub(crate) dry_run: bool,
+    /// Whether the container was not replaced because nothing has changed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) unchanged: bool,
     /// Start time in seconds since 1970.
     #[serde(alias = "began")]
     pub(crate) started: f64,
@@ -213,6 +216,11 @@ impl EvolveRecord {
     pub(crate) fn total_seconds(&self) -> f64 {
         let stages = self.stages.iter().filter_map(|stage| stage.seconds);
         stages.fold(0.0, |all, seconds| all + seconds)
+    }
+
+    /// Whether the run has put a container with its image in the place of the old one.
+    pub(crate) fn has_replaced_container(&self) -> bool {
+        self.status == EvolveStage::Succeeded && !self.dry_run && !self.unchanged
     }
 
     /// The record in lists: without fields that may be long.

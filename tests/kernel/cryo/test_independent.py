@@ -67,19 +67,35 @@ def test_a_copy_of_the_namespace_that_is_a_variable_stays_the_globals(fork, tmp_
 
 def test_types_made_in_c_are_lost_with_their_own_reason(fork, tmp_path: Path) -> None:
     code = (
-        "import ctypes\nThree = ctypes.c_int * 3; three = Three(1, 2, 3); Four = ctypes.c_double * 4; call = ctypes.CFUNCTYPE(ctypes.c_int)\n"
-        "held = {'three': three}; pointer = ctypes.POINTER(ctypes.c_int)\n"
+        "import ctypes\ncall = ctypes.CFUNCTYPE(ctypes.c_int); pointer = ctypes.POINTER(ctypes.c_int); held = {'call': call}\n"
+        "class Own(ctypes.c_int * 3): pass\n"
         "one = ctypes.c_int(1); rest = [ctypes.c_double(2.5), ctypes.c_char(b'c')]; kinds = [ctypes.c_int, ctypes.Array]\n"
-        "def make(): return (ctypes.c_int * 2)(4, 5)"
+        "pointers = (ctypes.c_char_p * 2)(b'a', b'b')"
     )
     reasons = lost(store(fork(code), tmp_path / "s" / "1"))
-    assert reasons.keys() == {"Three", "three", "Four", "call", "held", "pointer"}
+    assert reasons.keys() == {"call", "held", "pointer", "pointers", "Own"}
+    assert "pointers" in reasons.pop("pointers")
     for name, why in reasons.items():
         assert "has no importable name" in why, (name, why)
     kernel = fork()
-    assert lost(reload(kernel, tmp_path / "s" / "1")) == reasons
-    probe = "one.value, rest[0].value, rest[1].value, kinds == [ctypes.c_int, ctypes.Array], list(make())"
-    assert ask(kernel, probe) == "(1, 2.5, b'c', True, [4, 5])"
+    assert lost(reload(kernel, tmp_path / "s" / "1")).keys() == {*reasons, "pointers"}
+    probe = "one.value, rest[0].value, rest[1].value, kinds == [ctypes.c_int, ctypes.Array]"
+    assert ask(kernel, probe) == "(1, 2.5, b'c', True)"
+
+
+def test_arrays_of_ctypes_come_back_with_their_types(fork, tmp_path: Path) -> None:
+    code = (
+        "import ctypes\nThree = ctypes.c_int * 3; three = Three(1, 2, 3); held = {'three': three}\n"
+        "grid = ((ctypes.c_int * 2) * 2)((1, 2), (3, 4)); text = ctypes.create_string_buffer(b'abc', 6)"
+    )
+    assert lost(store(fork(code), tmp_path / "s" / "1")) == {}
+    kernel = fork()
+    assert lost(reload(kernel, tmp_path / "s" / "1")) == {}
+    probe = (
+        "Three is ctypes.c_int * 3, list(three), held['three'] is three, "
+        "[list(row) for row in grid], text.value, len(text)"
+    )
+    assert ask(kernel, probe) == "(True, [1, 2, 3], True, [[1, 2], [3, 4]], b'abc', 6)"
 
 
 def test_classes_whose_metaclass_answers_for_missing_attributes_come_back(

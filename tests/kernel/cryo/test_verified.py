@@ -50,7 +50,7 @@ GUILTY = {
     ),
     "types of C": (
         "import ctypes\ntable = (ctypes.c_int * 3)(1, 2, 3); call = ctypes.CFUNCTYPE(ctypes.c_int)\nnumber = ctypes.c_int(7)",
-        "table call",
+        "call",
     ),
     "a reduce to what fails": (
         "class Bad:\n    def __reduce__(self): return int, ('none',)\nbad = Bad(); holder = {'h': [bad]}",

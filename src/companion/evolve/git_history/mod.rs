@@ -245,7 +245,7 @@ fn select_uncommitted_runs<'a>(
     let last = committed.iter().max();
     let ended = runs
         .iter()
-        .filter(|run| run.status.has_ended() && !run.dry_run);
+        .filter(|run| run.status.has_ended() && !run.dry_run && !run.unchanged);
     let mut uncommitted: Vec<&EvolveRecord> = ended
         .filter(|run| last.is_none_or(|last| run.run > *last))
         .collect();

@@ -20,6 +20,7 @@ fn build_record(run: &str, status: EvolveStage) -> EvolveRecord {
         requested_by: EvolveCaller::Agent,
         force: false,
         dry_run: false,
+        unchanged: false,
         started: 0.0,
         status,
         stages: Vec::new(),

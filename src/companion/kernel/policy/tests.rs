@@ -354,3 +354,21 @@ fn a_restart_ends_the_wait_for_the_next_start() {
     assert_eq!(state, KernelPolicyState::starting(3, StartNamespace::Empty));
     assert!(actions.contains(&KernelPolicyAction::Spawn));
 }
+
+#[test]
+fn a_kernel_has_failed_to_start_when_its_immediate_restarts_have_failed_until_it_is_ready() {
+    let mut state = KernelPolicyState::INITIAL_STATE;
+    let mut seen = Vec::new();
+    for event in [
+        KernelPolicyEvent::Exited,
+        KernelPolicyEvent::Exited,
+        KernelPolicyEvent::Exited,
+        KernelPolicyEvent::TimerFired,
+        KernelPolicyEvent::Ready,
+        KernelPolicyEvent::Exited,
+    ] {
+        state = state.next_state(event).0;
+        seen.push(state.has_failed_restarts());
+    }
+    assert_eq!(seen, [false, false, true, true, false, false]);
+}

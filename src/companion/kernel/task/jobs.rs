@@ -241,6 +241,7 @@ impl KernelOwner {
                     silent: run.request.silent,
                     store_history: run.request.store_history,
                     environment,
+                    argv: &run.request.argv,
                 })
             }
             KernelJob::Query { query, .. } => process.send_query(query, environment),

@@ -116,6 +116,7 @@ impl KernelOwner {
             ready: false,
             checkpoint: None,
             detail: "starting".into(),
+            start_failure: None,
             busy: false,
             queued: 0,
             counts: KernelCounts::default(),

@@ -18,6 +18,10 @@ impl KernelOwner {
             ready: ready || checkpoint.is_some(),
             checkpoint,
             detail: self.describe_state(),
+            start_failure: self
+                .state
+                .has_failed_restarts()
+                .then(|| self.kernel.last_failure.clone()),
             busy: self.state.is_busy(),
             queued: self.queue.len(),
             counts: self.usage.counts,

@@ -1,0 +1,44 @@
+"""Prints `FILE:LINE: REASON` for each file of the body in `sys.argv[1]` that can't be parsed."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+
+MAX_BYTES = 1 << 20
+
+
+def check_python(path, text):
+    try:
+        ast.parse(text, path)
+    except SyntaxError as error:
+        return f"{path}:{error.lineno}: {error.msg}"
+    except ValueError as error:  # a null byte
+        return f"{path}:1: {error}"
+
+
+def check_bash(path, text):
+    ran = subprocess.run(["bash", "-n"], input=text, capture_output=True)
+    found = re.search(rb"line (\d+): (.*)", ran.stderr)
+    if ran.returncode != 0 and found:
+        line, reason = (part.decode(errors="replace") for part in found.groups())
+        return f"{path}:{line}: {reason}"
+
+
+os.chdir(sys.argv[1])
+for folder, _, names in os.walk("."):
+    for name in sorted(names):
+        path = os.path.normpath(os.path.join(folder, name))
+        if not os.path.isfile(path) or os.path.getsize(path) > MAX_BYTES:
+            continue
+        with open(path, "rb") as file:
+            text = file.read(MAX_BYTES)
+        first = text.split(b"\n", 1)[0] if text.startswith(b"#!") else b""
+        problem = None
+        if name.endswith(".py") or b"python" in first:
+            problem = check_python(path, text)
+        elif name.endswith(".sh") or re.search(rb"\b(ba)?sh$", first.strip()):
+            problem = check_bash(path, text)
+        if problem is not None:
+            print(problem)
