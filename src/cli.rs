@@ -8,8 +8,8 @@ mod values;
 use crate::command::candidates::instance_names;
 use crate::command::{
     activity, attach, build, completions, config, cp, criu, cryo, desktop, doctor, down, env,
-    evolve, exec, health, init, inside, interrupt, jupyter, keeper, logs, ls, man, mcp, reaper,
-    relay, repl, reset, restart, runs, screenshot, sessions, shell, status, up,
+    evolve, exec, health, init, inside, interrupt, jupyter, keeper, logs, ls, man, mcp, packages,
+    reaper, relay, repl, reset, restart, runs, screenshot, sessions, shell, status, up,
 };
 use crate::error::Error;
 use clap::builder::{StyledStr, Styles};
@@ -141,7 +141,13 @@ pub(crate) enum HostVerb {
     Screenshot(screenshot::ScreenshotArgs),
     /// Connect JupyterLab and VS Code to a session
     Jupyter(jupyter::JupyterArgs),
-    /// Copy the container's definition to body/ for editing
+    /// Add packages to the container and to its image
+    Add(packages::AddArgs),
+    /// Remove packages from the container and from its image
+    Remove(packages::RemoveArgs),
+    /// List the packages of the project, or lock their versions
+    Packages(packages::PackagesArgs),
+    /// Create body/ with files that change the image
     Init(init::InitArgs),
     /// Check your setup and suggest fixes
     Doctor(doctor::DoctorArgs),
@@ -182,6 +188,18 @@ pub(crate) enum ContainerVerb {
     /// Run the service that replaces the container
     #[command(hide = true)]
     Keeper(keeper::KeeperArgs),
+    /// Install the project's packages; a step of the image's build
+    #[command(hide = true)]
+    InstallPackages {
+        /// apt, npm or pip
+        kind: String,
+    },
+    /// Change the project's packages; run by the host
+    #[command(hide = true)]
+    ChangePackages {
+        /// The change as JSON
+        change: String,
+    },
     #[command(flatten)]
     Inside(inside::InsideRequest),
 }
@@ -199,9 +217,12 @@ impl HostVerb {
             | Self::Logs(_) => None,
             Self::Mcp(args) if args.is_bridge() => None,
             // Run again, the verb completes its work.
-            Self::Up(_) | Self::Down(_) | Self::Restart(_) | Self::Build(_) => {
-                Some(Error::InterruptedRepeatable)
-            }
+            Self::Up(_)
+            | Self::Down(_)
+            | Self::Restart(_)
+            | Self::Build(_)
+            | Self::Add(_)
+            | Self::Remove(_) => Some(Error::InterruptedRepeatable),
             _ => Some(Error::Interrupted),
         }
     }

@@ -288,7 +288,33 @@ const COMMAND_EXAMPLES: &[(&str, &[&str])] = &[
     ),
     ("jupyter uninstall", &["osctl jupyter uninstall"]),
     ("jupyter ls", &["osctl jupyter ls"]),
-    ("init", &["osctl init", "osctl init --update ~/app"]),
+    (
+        "add",
+        &[
+            "osctl add polars",
+            "osctl add 'pandas[excel]' scipy==1.16.3",
+            "osctl add --apt graphviz",
+            "osctl add --npm prettier",
+        ],
+    ),
+    (
+        "remove",
+        &["osctl remove polars", "osctl remove --apt graphviz"],
+    ),
+    ("packages", &["osctl packages", "osctl packages lock"]),
+    ("packages ls", &["osctl packages ls"]),
+    (
+        "packages lock",
+        &["osctl packages lock           # after an edit of osctl.yaml"],
+    ),
+    (
+        "init",
+        &[
+            "osctl init",
+            "osctl init --full             # all files of the image",
+            "osctl init --update ~/app",
+        ],
+    ),
     ("doctor", &["osctl doctor", "osctl doctor --fix"]),
     ("config", &["osctl config", "osctl config edit"]),
     ("config show", &["osctl config show"]),

@@ -27,7 +27,10 @@ const VERB_GROUPS: [(&str, &[&str]); 8] = [
     ),
     ("Files", &["cp"]),
     ("State", &["cryo", "criu"]),
-    ("Rebuild", &["init", "build", "evolve"]),
+    (
+        "Packages and image",
+        &["add", "remove", "packages", "init", "build", "evolve"],
+    ),
     (
         "Tools and clients",
         &["mcp", "jupyter", "desktop", "screenshot"],

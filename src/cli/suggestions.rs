@@ -32,17 +32,19 @@ const WORD_TIPS: &[(&[&str], &[&str])] = &[
         ],
     ),
     (
-        &["rm", "remove", "delete", "destroy"],
+        &["rm", "delete", "destroy"],
         &[
             "`osctl down` removes the container; saved state stays",
             "`osctl down --purge` also deletes the saved state",
             "`osctl sessions rm NAME` ends a session",
             "`osctl cryo rm NAME` removes stored variables",
+            "`osctl remove NAME` removes packages",
         ],
     ),
     (
         &["uninstall"],
         &[
+            "`osctl remove NAME` removes packages",
             "`osctl down --purge` removes the container and its state",
             "`osctl jupyter uninstall` removes the kernelspec",
             "`osctl mcp disconnect CLIENT` removes osctl from an MCP client",
@@ -64,10 +66,9 @@ const WORD_TIPS: &[(&[&str], &[&str])] = &[
         ],
     ),
     (
-        &["install", "add", "pip", "apt"],
+        &["install", "pip", "apt", "npm"],
         &[
-            "`osctl exec '!pip install NAME'` installs a Python package",
-            "`osctl init` and `osctl evolve` add packages to the image",
+            "`osctl add NAME` adds packages to the container and to its image",
             "`osctl jupyter install` adds a kernel to JupyterLab",
         ],
     ),
@@ -321,7 +322,7 @@ mod tests {
         assert!(refused("stop").contains("  hint: `osctl down` stops"));
         assert!(refused("delete").contains("`osctl down --purge`"));
         assert!(refused("run x.py").contains("`osctl exec -f FILE`"));
-        assert!(refused("install polars").contains("'!pip install NAME'"));
+        assert!(refused("install polars").contains("`osctl add NAME`"));
         assert!(!refused("delete").contains("'reset'"));
         // Words of the top level mean something else elsewhere.
         assert!(!refused("cryo stop").contains("osctl down"));

@@ -1,4 +1,4 @@
-//! `osctl init`: copies the container's definition to `body/` in the project, for editing.
+//! `osctl init`: creates `body/` in the project, with the files that people edit or with all files of the image.
 
 use super::CommandContext;
 use super::answers::{InitAnswer, InitFile};
@@ -14,14 +14,10 @@ use std::ffi::OsStr;
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 
-/// The files that people edit first, below `body/`, and their purpose.
-const FIRST_EDITED_FILES: [(&str, &str); 4] = [
-    (
-        "Dockerfile",
-        "packages and programs, after `FROM ${GROUND}`",
-    ),
+/// The files that people edit, below `body/`, and their purpose.
+const EDITED_FILES: [(&str, &str); 3] = [
+    ("Dockerfile", "steps after those of osctl"),
     ("mcp.json", "MCP servers"),
-    ("desktop/services.yaml", "services of the desktop"),
     ("selftest.d/README", "checks of a new image"),
 ];
 
@@ -30,6 +26,9 @@ pub(crate) struct InitArgs {
     /// Folder of the project [default: the current folder]
     #[arg(value_name = "PATH")]
     project: Option<PathBuf>,
+    /// Write all files of the image, also the kernel's source
+    #[arg(long)]
+    full: bool,
     /// Update body/ to this version of osctl; edited files are kept
     #[arg(long)]
     update: bool,
@@ -38,14 +37,20 @@ pub(crate) struct InitArgs {
 #[derive(Debug)]
 struct InitPlan {
     project: PathBuf,
+    full: bool,
     update: bool,
 }
 
 impl From<InitArgs> for InitPlan {
     fn from(args: InitArgs) -> Self {
-        let InitArgs { project, update } = args;
+        let InitArgs {
+            project,
+            full,
+            update,
+        } = args;
         Self {
             project: project.unwrap_or_else(|| ".".into()),
+            full,
             update,
         }
     }
@@ -54,7 +59,6 @@ impl From<InitArgs> for InitPlan {
 pub(crate) fn run(args: InitArgs, cx: &CommandContext) -> Result<VerbOutcome> {
     let plan = InitPlan::from(args);
     let folder = plan.project.join("body");
-    let body = Body::embedded();
     let unmade = |e: io::Error| -> anyhow::Error {
         if e.kind() == ErrorKind::NotFound {
             return missing_project_error(&plan.project).into();
@@ -86,6 +90,11 @@ pub(crate) fn run(args: InitArgs, cx: &CommandContext) -> Result<VerbOutcome> {
         false => unmade(e),
     })?;
     let has_body = opened.stat(OsStr::new("Dockerfile")).is_ok();
+    let is_whole = plan.full || (has_body && Body::is_whole(&opened));
+    let body = match is_whole {
+        true => Body::embedded(),
+        false => Body::extension_template(),
+    };
     let done: BTreeMap<String, BodyFileUpdate> = match (has_body, plan.update) {
         (true, false) => {
             let message = format!("`{}` already exists", folder.display());
@@ -123,16 +132,17 @@ pub(crate) fn run(args: InitArgs, cx: &CommandContext) -> Result<VerbOutcome> {
         folder.display()
     ));
     if !has_body {
-        for (path, purpose) in FIRST_EDITED_FILES {
+        for (path, purpose) in EDITED_FILES {
             let path = folder.join(path);
             cx.ui
                 .print_message(format!("  {}: {purpose}", path.display()));
         }
     }
-    let evolve = cx.instance.osctl_command("evolve --dry-run");
+    let evolve = cx.instance.osctl_command("evolve");
     cx.ui.print_message(format!(
-        "next: edit `{}/Dockerfile`, then `{evolve}`",
-        folder.display()
+        "next: edit `{}`, then `{evolve}`; packages need no file: `{}`",
+        folder.join("Dockerfile").display(),
+        cx.instance.osctl_command("add NAME")
     ));
     Ok(VerbOutcome::Done)
 }
@@ -163,15 +173,16 @@ fn update_lines(done: &BTreeMap<String, BodyFileUpdate>, is_verbose: bool) -> Ve
 
 #[cfg(test)]
 mod tests {
-    use super::{FIRST_EDITED_FILES, update_lines};
+    use super::{EDITED_FILES, update_lines};
     use crate::image::{Body, BodyFileUpdate};
     use std::collections::BTreeMap;
 
     #[test]
     fn the_files_to_edit_are_in_the_body() {
-        let body = Body::embedded();
-        for (path, _) in FIRST_EDITED_FILES {
-            assert!(body.files.contains_key(path), "{path}");
+        for body in [Body::embedded(), Body::extension_template()] {
+            for (path, _) in EDITED_FILES {
+                assert!(body.files.contains_key(path), "{path}");
+            }
         }
     }
 

@@ -34,6 +34,7 @@ pub(crate) mod ls;
 pub(crate) mod man;
 pub(crate) mod mcp;
 mod mcp_stdio;
+pub(crate) mod packages;
 mod progress;
 pub(crate) mod reaper;
 pub(crate) mod relay;
@@ -84,6 +85,8 @@ pub(crate) async fn run_container_verb(verb: ContainerVerb, ui: Ui) -> Result<Ve
         ContainerVerb::Companion => companion::run().await,
         ContainerVerb::Health(args) => health::run(args).await,
         ContainerVerb::Keeper(args) => keeper::run(args, ui).await,
+        ContainerVerb::InstallPackages { kind } => packages::run_install(&kind, ui).await,
+        ContainerVerb::ChangePackages { change } => packages::run_change_inside(&change, ui).await,
         ContainerVerb::Inside(request) => inside::run(request, ui).await,
     }
 }
@@ -156,6 +159,9 @@ async fn run_with_context(verb: HostVerb, cx: &CommandContext) -> Result<VerbOut
         HostVerb::Ls(args) => ls::run(args, cx).await,
         HostVerb::Build(args) => build::run(args, cx).await,
         HostVerb::Evolve(args) => evolve::run(args, cx).await,
+        HostVerb::Add(args) => packages::run_add(args, cx).await,
+        HostVerb::Remove(args) => packages::run_remove(args, cx).await,
+        HostVerb::Packages(args) => packages::run(args, cx).await,
         HostVerb::Exec(args) => exec::run(args, cx).await,
         HostVerb::Repl(args) => repl::run(args, cx).await,
         HostVerb::Shell(args) => shell::run(args, cx).await,

@@ -21,6 +21,7 @@ mod listeners;
 mod mcp;
 mod memory;
 mod os_tools;
+mod packages;
 mod pipes;
 mod pty;
 mod refusal_table;
@@ -31,6 +32,7 @@ mod settings;
 mod shell;
 pub(crate) mod supervisor;
 
+pub(crate) use packages::{PackageInstaller, PackageProject};
 pub(crate) use pty::spawn_terminal_shell as spawn_shell;
 pub(crate) use service::spawn_service;
 pub(crate) use settings::CompanionSettings;

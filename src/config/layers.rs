@@ -1,9 +1,10 @@
 //! Configuration layers: each value with its source; an invalid value is reported with its place.
 
-use super::project::{MAX_PROJECT_FILE_BYTES, PROJECT_FILE, has_anchor};
 use super::variables::find_misspelt_key;
 use super::{Config, example_value, is_instance_name};
 use crate::error::{Error, Result, nearest_name};
+use crate::protocol::packages::{MAX_PROJECT_FILE_BYTES, PROJECT_FILE};
+use crate::protocol::yaml::has_anchor;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -15,6 +16,7 @@ use std::{env, fmt};
 const PROJECT_KEYS: &[&str] = &[
     "body",
     "build_tools",
+    "packages",
     "servers",
     "desktop.resolution",
     "desktop.depth",
@@ -274,6 +276,16 @@ impl ConfigLayers {
         }
         if allowed.is_some_and(|allowed| !allowed.contains(&top) && !allowed.contains(&key)) {
             return Err(forbidden_error(key, source));
+        }
+        if allowed.is_none() && top == "packages" {
+            let why = "packages belong to a project: `osctl add NAME` writes them to the project's `osctl.yaml`";
+            return Err(Error::BadValue {
+                key: key.into(),
+                place: source.to_string(),
+                why: why.into(),
+                example: None,
+            }
+            .into());
         }
         let mut value = coerce_value(key, value);
         // The user's servers are added to those of the project.

@@ -13,6 +13,7 @@ mod variables;
 pub(crate) use layers::{ConfigSource, ResolvedConfig};
 
 use crate::error::{Error, Result};
+use crate::protocol::packages::PackageLists;
 use published::PublishedImage;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -48,6 +49,8 @@ pub(crate) struct Config {
     pub(crate) terminals: TerminalsConfig,
     pub(crate) cryo: CryoConfig,
     pub(crate) evolve: EvolveConfig,
+    /// Packages of the project.
+    pub(crate) packages: PackageLists,
     /// Additional MCP servers, as in `mcpServers`.
     pub(crate) servers: BTreeMap<String, Value>,
     pub(crate) mcp: McpStdioConfig,
@@ -244,6 +247,7 @@ impl Default for Config {
                 grace: 20,
                 watch_period: 60,
             },
+            packages: PackageLists::default(),
             servers: BTreeMap::new(),
             mcp: McpStdioConfig { start: false },
             desktop: DesktopConfig {

@@ -5,14 +5,9 @@
 
 use super::ResolvedConfig;
 use crate::error::{Error, Result};
+use crate::protocol::packages::PROJECT_FILE;
 use serde_json::Value;
 use std::path::Path;
-
-/// Maximum size of the project's file.
-pub(super) const MAX_PROJECT_FILE_BYTES: u64 = 64 << 10;
-
-/// The name of the file in the project.
-pub(super) const PROJECT_FILE: &str = "osctl.yaml";
 
 impl ResolvedConfig {
     /// Reads all layers; `file` is the user's own file, whose section of `instance` applies. An invalid project file is ignored, and the second value says
@@ -85,28 +80,10 @@ fn project_error(project: &Path, error: &anyhow::Error) -> Error {
     )
 }
 
-/// Whether the text may define a YAML anchor. Aliases repeat anchors, so 64 KiB can expand to gigabytes. The parser
-/// expands aliases while it reads, so the text is checked before: an anchor is a `&` where a value can begin, followed
-/// by a name.
-pub(super) fn has_anchor(text: &str) -> bool {
-    let begins_value =
-        |before: char| before.is_whitespace() || "[]{},:-?!\u{feff}".contains(before);
-    let mut before = ' ';
-    let mut rest = text.chars().peekable();
-    while let Some(now) = rest.next() {
-        let is_named = rest.peek().is_some_and(|c| !c.is_whitespace() && *c != '&');
-        if now == '&' && begins_value(before) && is_named {
-            return true;
-        }
-        before = now;
-    }
-    false
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{MAX_PROJECT_FILE_BYTES, has_anchor};
     use crate::config::ResolvedConfig;
+    use crate::protocol::packages::MAX_PROJECT_FILE_BYTES;
     use nix::time::{ClockId, clock_gettime};
     use std::fs;
     use std::path::Path;
@@ -155,6 +132,12 @@ mod tests {
             ("desktop: {depth: 7}", "`desktop.depth`"),
             ("build_tools: [1]", "`build_tools`"),
             ("servers: {a: &x {command: y}, b: *x}", "anchors"),
+            (
+                "packages: {pip: [--pre]}",
+                "`--pre` is not a package of pip",
+            ),
+            ("packages: {gem: [x]}", "the key `packages.gem` is unknown"),
+            ("packages: [x]", "`packages`: the value must be a map"),
         ] {
             let (message, _) = refused(text);
             assert!(
@@ -181,33 +164,6 @@ mod tests {
         for text in [alias_bomb, huge, deep, maps, keys] {
             let (message, elapsed) = refused(&text);
             assert!(elapsed < Duration::from_secs(10), "{elapsed:?}: {message}");
-        }
-    }
-
-    #[test]
-    fn an_anchor_is_found_and_an_ampersand_of_a_value_is_not() {
-        for text in [
-            "a: &x 1",
-            "&x a: 1",
-            "a: [&x 1]",
-            "a: {b: [1,&x 2]}",
-            "a: {\"b\":&x 1}",
-            "- &x",
-            "\u{feff}&x a: 1",
-            "a: !t &x 1",
-            "a:\n  &x\n  b: 1",
-        ] {
-            assert!(has_anchor(text), "{text}");
-        }
-        for text in [
-            "a: b && c",
-            "a: http://h/?x=1&y=2",
-            "a: sleep 1 &",
-            "a: '&x'",
-            "a: x 2>&1",
-            "a: b & c",
-        ] {
-            assert!(!has_anchor(text), "{text}");
         }
     }
 

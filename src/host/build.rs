@@ -26,7 +26,7 @@ use std::path::Path;
 pub(crate) struct BuiltImage {
     pub(crate) image: EngineImage,
     pub(crate) is_new: bool,
-    /// The warning about the Dockerfile.
+    /// The warning about the Dockerfile and the packages.
     pub(crate) note: Option<String>,
 }
 
@@ -191,8 +191,18 @@ pub(crate) async fn ensure_image(
     Ok(BuiltImage {
         image,
         is_new: true,
-        note: dockerfile.removed_labels_warning(),
+        note: build_warning(&recipe.body, &dockerfile),
     })
+}
+
+/// The warning about the Dockerfile and the packages.
+fn build_warning(body: &Body, dockerfile: &PermittedDockerfile) -> Option<String> {
+    let warnings = [
+        dockerfile.removed_labels_warning(),
+        body.unlocked_packages_warning(),
+    ];
+    let warnings: Vec<String> = warnings.into_iter().flatten().collect();
+    (!warnings.is_empty()).then(|| warnings.join("\nwarning: "))
 }
 
 /// Builds the image, and builds once more if the keeper's image was missing and `restore_binary_image` has restored it.

@@ -16,6 +16,9 @@ use crate::error::{Error, Result};
 use crate::image;
 use crate::protocol::desktop::VNC_PASSWORD_FILE;
 use crate::protocol::environment::ENVIRONMENT_FILE;
+use crate::protocol::packages::{
+    LOCK_FILE, MAX_LOCK_FILE_BYTES, MAX_PROJECT_FILE_BYTES, PROJECT_FILE,
+};
 use crate::protocol::spec::{
     ContainerEnv, ContainerLimits, ContainerRestartPolicy, ContainerSpec, Volume, Workload,
 };
@@ -91,7 +94,8 @@ impl<'a> RemoteVolumes<'a> {
         Ok(RemoteEngine { address, copied })
     }
 
-    /// A temporary folder with the body of the copied project, at the same relative path as in the project.
+    /// A temporary folder with the body of the copied project, at the same relative path as in the project, and the
+    /// files with its packages.
     ///
     /// # Errors
     /// When the engine refuses, or the body is not usable.
@@ -108,8 +112,12 @@ impl<'a> RemoteVolumes<'a> {
             .docker
             .get_archive(&name, &path, MAX_REMOTE_BODY_BYTES)
             .await;
+        let packages = self.fetch_package_files(&name).await;
         self.docker.remove(&name).await?;
         let folder = tempfile::tempdir()?;
+        for (file, content) in packages? {
+            write_private(&folder.path().join(file), &content)?;
+        }
         let unfit = |error: anyhow::Error| Error::InvalidBody {
             body: format!(
                 "{}:{CONTAINER_PROJECT_PATH}",
@@ -132,6 +140,22 @@ impl<'a> RemoteVolumes<'a> {
             download.finish(Ok(())).await.map_err(unfit)?;
         }
         Ok(folder)
+    }
+
+    /// The files of the copied project with its packages; a missing file is left out.
+    async fn fetch_package_files(&self, name: &str) -> Result<Vec<(&'static str, Vec<u8>)>> {
+        let mut files = Vec::new();
+        for (file, limit) in [
+            (PROJECT_FILE, MAX_PROJECT_FILE_BYTES),
+            (LOCK_FILE, MAX_LOCK_FILE_BYTES),
+        ] {
+            let path = format!("{CONTAINER_PROJECT_PATH}/{file}");
+            let limit = usize::try_from(limit)? + TAR_OVERHEAD_BYTES;
+            if let Some(archive) = self.docker.get_archive(name, &path, limit).await? {
+                files.push((file, image::single_file_content(&archive)?));
+            }
+        }
+        Ok(files)
     }
 
     /// An existing image for helper containers that access volumes; nothing of the image runs.

@@ -1,10 +1,21 @@
-//! A body: the folder that an image is made of, embedded in the binary or part of a project.
+//! A body: the files that an image is made of, embedded in the binary or part of a project.
+//!
+//! ```text
+//! body/ with body.yaml ───────────────────────┐
+//! body/ without it ── extension ── embedded ──┼── project_packages ──▶ files for the image
+//! no body/ ────────────────────── embedded ───┘
+//! ```
+
+mod extension;
 
 use super::body_reader::{BodyReadLimit, read_body_files};
+use super::project_packages::{CONTEXT_PACKAGES_FOLDER, add_project_packages};
 use crate::archive::Folder;
 use crate::error::{Error, Result};
 use crate::protocol::BODY_PROTOCOL_VERSION;
 use crate::protocol::hex::hex;
+use crate::protocol::packages::PackageKind;
+use extension::{BODY_MANIFEST, extend_default_body};
 use include_dir::{Dir, include_dir};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -17,6 +28,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 static EMBEDDED_BODY: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/body");
+/// The files of an extension that `osctl init` writes.
+static EXTENSION_TEMPLATE: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/assets/init");
 
 /// The digests of the files that `init` wrote, so that an update can tell edited files from original ones.
 const BODY_ORIGIN_FILE: &str = ".osctl-origin.json";
@@ -31,11 +44,18 @@ const MAX_IMAGE_BODY_BYTES: u64 = 256 << 20;
 const MAX_BODY_FILE_BYTES: u64 = 64 << 20;
 
 /// The files of a body by path beneath its folder, `/`-separated.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Body {
     /// The folder, for messages; `None` for the embedded body.
     pub(crate) folder: Option<PathBuf>,
+    /// The files for the image.
     pub(crate) files: BTreeMap<String, Vec<u8>>,
+    /// The files of the folder, if those for the image differ.
+    sources: Option<BTreeMap<String, Vec<u8>>>,
+    /// Lines of the default Dockerfile before those of an extension.
+    pub(super) default_lines: usize,
+    /// The installers whose packages have no versions in `osctl.lock`.
+    pub(super) unlocked: Vec<PackageKind>,
 }
 
 /// `body.yaml`: the protocol that the body was made for.
@@ -63,13 +83,30 @@ impl Body {
     pub(crate) fn embedded() -> Self {
         let mut files = BTreeMap::new();
         collect_embedded(&EMBEDDED_BODY, &mut files);
+        Self::from_files(files)
+    }
+
+    /// The extension that `osctl init` writes, which adds nothing to the embedded body.
+    pub(crate) fn extension_template() -> Self {
+        let mut files = BTreeMap::new();
+        collect_embedded(&EXTENSION_TEMPLATE, &mut files);
+        Self::from_files(files)
+    }
+
+    /// A body without a folder.
+    pub(crate) fn from_files(files: BTreeMap<String, Vec<u8>>) -> Self {
         Self {
-            folder: None,
             files,
+            ..Self::default()
         }
     }
 
-    /// The project's own body, if it has one, else the embedded one.
+    /// Whether a body's folder is a whole body, not an extension.
+    pub(crate) fn is_whole(folder: &Folder) -> bool {
+        folder.stat(OsStr::new(BODY_MANIFEST)).is_ok()
+    }
+
+    /// The project's own body, if it has one, else the embedded one; with the project's packages.
     ///
     /// # Errors
     /// When the folder holds links or special files, is too large, or has another protocol.
@@ -91,15 +128,53 @@ impl Body {
         limit: BodyReadLimit,
     ) -> Result<Self> {
         let folder = project.join(body);
-        let Some(files) = read_body_files(project, body, limit)? else {
-            return Ok(Self::embedded());
+        let mut body = match read_body_files(project, body, limit)? {
+            None => Self::embedded(),
+            Some(files) => {
+                check_reserved_paths(&files, &folder)?;
+                match files.contains_key(BODY_MANIFEST) {
+                    true => {
+                        let body = Self {
+                            folder: Some(folder.clone()),
+                            ..Self::from_files(files)
+                        };
+                        body.check_compatible(&folder)?;
+                        body
+                    }
+                    false => Self {
+                        sources: Some(files.clone()),
+                        ..extend_default_body(&folder, files)?
+                    },
+                }
+            }
         };
-        let body = Self {
-            folder: Some(folder.clone()),
-            files,
-        };
-        body.check_compatible(&folder)?;
+        let before = body.files.clone();
+        add_project_packages(&mut body, project)?;
+        if body.sources.is_none() && body.files.len() != before.len() {
+            body.sources = Some(before);
+        }
         Ok(body)
+    }
+
+    /// The warning about packages without versions in `osctl.lock`, if there are some.
+    pub(crate) fn unlocked_packages_warning(&self) -> Option<String> {
+        let kinds: Vec<&str> = self.unlocked.iter().map(|kind| kind.as_str()).collect();
+        (!kinds.is_empty()).then(|| {
+            format!(
+                "`osctl.lock` has no versions for the packages of {} in `osctl.yaml`, so the newest ones are installed; `osctl packages lock` locks them",
+                kinds.join(", ")
+            )
+        })
+    }
+
+    /// Whether the project adds packages to the image.
+    pub(crate) fn has_packages(&self) -> bool {
+        self.package_files().next().is_some()
+    }
+
+    fn package_files(&self) -> impl Iterator<Item = (&String, &Vec<u8>)> {
+        let files = self.files.range(CONTEXT_PACKAGES_FOLDER.to_owned()..);
+        files.take_while(|(path, _)| path.starts_with(CONTEXT_PACKAGES_FOLDER))
     }
 
     fn check_compatible(&self, folder: &Path) -> Result<()> {
@@ -107,18 +182,10 @@ impl Body {
             body: folder.to_owned(),
             why,
         };
-        let is_ours = |path: &&String| *path == ".osctl" || path.starts_with(".osctl/");
-        if let Some(path) = self.files.keys().find(is_ours) {
-            let why = format!(
-                "`{}` is a path that osctl reserves for its own files",
-                path.escape_debug()
-            );
-            return Err(unfit(why).into());
-        }
         let manifest = self
             .files
-            .get("body.yaml")
-            .ok_or_else(|| unfit("`body.yaml` is missing".into()))?;
+            .get(BODY_MANIFEST)
+            .ok_or_else(|| unfit(format!("`{BODY_MANIFEST}` is missing")))?;
         let manifest: BodyManifest = serde_yaml::from_slice(manifest)
             .map_err(|e| unfit(format!("`body.yaml` can't be read: {e}")))?;
         if manifest.protocol != BODY_PROTOCOL_VERSION {
@@ -137,13 +204,17 @@ impl Body {
         Ok(())
     }
 
-    /// The files as a tar archive, for storage.
+    /// The files of the folder and the project's packages as a tar archive, for storage.
     ///
     /// # Errors
     /// When a path is too long for an archive.
     pub(crate) fn to_archive(&self) -> Result<Vec<u8>> {
         let mut archive = tar::Builder::new(Vec::new());
-        for (path, content) in &self.files {
+        let files: BTreeMap<_, _> = match &self.sources {
+            Some(sources) => sources.iter().chain(self.package_files()).collect(),
+            None => self.files.iter().collect(),
+        };
+        for (path, content) in files {
             let mut header = tar::Header::new_gnu();
             header.set_size(content.len() as u64);
             header.set_mode(Self::file_mode(content));
@@ -166,10 +237,7 @@ impl Body {
             entry.read_to_end(&mut content)?;
             files.insert(path, content);
         }
-        Ok(Self {
-            folder: None,
-            files,
-        })
+        Ok(Self::from_files(files))
     }
 
     /// The mode of a file: executable if the content starts with `#!`.
@@ -237,6 +305,21 @@ impl Body {
         }
         folder.write_file(BODY_ORIGIN_FILE, &serde_json::to_vec_pretty(&origin)?)?;
         Ok(done)
+    }
+}
+
+/// Refuses files where the build context has those of osctl.
+fn check_reserved_paths(files: &BTreeMap<String, Vec<u8>>, folder: &Path) -> Result<()> {
+    let is_ours = |path: &&String| *path == ".osctl" || path.starts_with(".osctl/");
+    match files.keys().find(is_ours) {
+        Some(path) => {
+            let why = format!(
+                "`{}` is a path that osctl reserves for its own files",
+                path.escape_debug()
+            );
+            Err(unfit_body_error(folder, why))
+        }
+        None => Ok(()),
     }
 }
 

@@ -128,9 +128,12 @@ fn copy_binary_from_image(dockerfile: &str, image: &str) -> Option<String> {
 /// characters might.
 fn is_unrelated_to_binary(word: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:@".contains(c);
-    let of_ours = word
-        .strip_prefix(CONTEXT_OSCTL_FOLDER)
-        .and_then(|rest| rest.strip_prefix("/ca/"));
+    let of_ours = word.strip_prefix(CONTEXT_OSCTL_FOLDER).and_then(|rest| {
+        let folders = ["/ca/", "/packages/"];
+        folders
+            .into_iter()
+            .find_map(|folder| rest.strip_prefix(folder))
+    });
     let word = of_ours.unwrap_or(word);
     let hidden = word.starts_with('.') || word.contains("/.") || word == "/";
     !hidden && word.chars().all(is_plain)
@@ -241,7 +244,12 @@ mod tests {
         let copy = "COPY .osctl/osctl /opt/osctl/bin/osctl";
         let taken =
             format!("FROM a\nCOPY --chmod=755 .osctl/ca/ /ca/\n{copy}\nCOPY --from=a /x /y\n");
-        for other in ["COPY kernel/ /kernel/", "ADD a-b_c.txt /d", "RUN ls .osctl"] {
+        for other in [
+            "COPY kernel/ /kernel/",
+            "ADD a-b_c.txt /d",
+            "RUN ls .osctl",
+            "COPY .osctl/packages/pip/ /x/",
+        ] {
             let bytes = recipe().to_context_archive(&format!("{taken}{other}"), Some("b:c"));
             let files = files(&bytes.unwrap());
             assert!(!files.contains_key(".osctl/osctl"));
@@ -255,6 +263,7 @@ mod tests {
             "COPY / /x",
             "COPY .osctl /x",
             "COPY .osctl/ca/../osctl /x",
+            "COPY .osctl/packages/../osctl /x",
             "COPY .osct?/osctl /x",
             "COPY [\".osctl/osctl\", \"/x\"]",
             "ADD .osctl/osctl /x",

@@ -186,9 +186,8 @@ mod tests {
         }
 
         fn body(word: &str) -> Vec<u8> {
-            let folder = None;
             let files = files(&[("word", format!("{word}\n").as_bytes()), ("same", b"s")]);
-            Body { folder, files }.to_archive().unwrap()
+            Body::from_files(files).to_archive().unwrap()
         }
 
         /// Uploads a body as the host does after a build.

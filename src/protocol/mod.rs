@@ -18,6 +18,7 @@ pub(crate) mod kernel;
 pub(crate) mod line_buffer;
 pub(crate) mod mcp;
 pub(crate) mod mcp_header;
+pub(crate) mod packages;
 pub(crate) mod progress;
 pub(crate) mod proof;
 pub(crate) mod pty;
@@ -31,6 +32,7 @@ pub(crate) mod spec;
 pub(crate) mod sse;
 pub(crate) mod text_sanitizer;
 pub(crate) mod words;
+pub(crate) mod yaml;
 
 /// Version of the protocol between host and companion.
 pub(crate) const PROTOCOL_VERSION: u32 = 1;

@@ -18,7 +18,7 @@ trials![
 /// An instance like the shared one, with its own body.
 fn with_own_body(name: &str) -> Home {
     let home = Home::new(name);
-    home.ok(["init"]);
+    home.ok(["init", "--full"]);
     home
 }
 

@@ -24,7 +24,7 @@ trials![
 /// A home with its own body.
 fn with_body(name: &str) -> Home {
     let home = Home::new(name);
-    home.ok(["init"]);
+    home.ok(["init", "--full"]);
     home
 }
 

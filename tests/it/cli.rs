@@ -178,6 +178,8 @@ fn init_writes_the_body_and_never_overwrites() {
     assert!(!home.project.join("no such").exists());
     let ran = home.ok(["init"]);
     assert!(ran.stderr.lines().count() < 10, "{ran:?}");
+    assert!(ran.stderr.contains("next: edit"), "{ran:?}");
+    assert!(!home.project.join("body/kernel").exists());
     let dockerfile = home.project.join("body/Dockerfile");
     assert!(dockerfile.is_file());
     let ran = home.run(["init"]);
@@ -187,6 +189,10 @@ fn init_writes_the_body_and_never_overwrites() {
     fs::write(&dockerfile, &edited).unwrap();
     home.ok(["init", "--update"]);
     assert_eq!(fs::read_to_string(&dockerfile).unwrap(), edited);
+    assert!(!home.project.join("body/kernel").exists());
+    fs::remove_dir_all(home.project.join("body")).unwrap();
+    home.ok(["init", "--full"]);
+    assert!(home.project.join("body/kernel/main.py").is_file());
 }
 
 fn a_project_that_exposes_the_machine_is_refused() {

@@ -201,7 +201,7 @@ fn a_kernel_survives_into_another_container() {
     // Restore in a container of another image with the same mapped files.
     let image = home.json(["status"])["image"].clone();
     home.ok(["down"]);
-    home.ok(["init"]);
+    home.ok(["init", "--full"]);
     let kernel = home.project.join("body/kernel/__init__.py");
     let edited = fs::read_to_string(&kernel).unwrap() + "# edited\n";
     fs::write(kernel, edited).unwrap();
@@ -349,7 +349,7 @@ fn a_process_continues_in_the_evolved_container() {
     api.exec_with(json!({"code": "y = 1", "session": "lies"}));
     checkpoint(&api, json!({"session": "lies"}));
     if !home.project.join("body").exists() {
-        home.ok(["init"]);
+        home.ok(["init", "--full"]);
     }
     let note = home.project.join("body/note.txt");
     fs::write(note, "another body with the same kernel\n").unwrap();

@@ -58,7 +58,7 @@ static BASE: OnceLock<String> = OnceLock::new();
 pub(crate) fn base() -> &'static str {
     BASE.get_or_init(|| {
         let home = Home::new("it-ground");
-        home.ok(["init"]);
+        home.ok(["init", "--full"]);
         let dockerfile = home.project.join("body/Dockerfile");
         let text = fs::read_to_string(&dockerfile).unwrap();
         let (stages, _) = text.split_once("# Node.js with npm").unwrap();
@@ -87,7 +87,7 @@ pub(crate) fn small(name: &str) -> Home {
 }
 
 pub(crate) fn write_small(home: &Home, base: &str) {
-    home.ok(["init"]);
+    home.ok(["init", "--full"]);
     write(home, "Dockerfile", DOCKERFILE);
     write(home, "servers/echo.py", include_str!("../mcp/echo.py"));
     let echo = json!({"command": "/usr/bin/python3", "args": ["/opt/osctl/body/servers/echo.py"]});

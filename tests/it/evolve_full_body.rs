@@ -61,7 +61,7 @@ fn shell(api: &Api, command: &str, session: &str) -> String {
 
 fn code_requests_a_new_body_and_continues_in_it() {
     let home = Home::new("it-evolve-mind");
-    home.ok(["init"]);
+    home.ok(["init", "--full"]);
     home.up();
     let api = home.api();
     shell(

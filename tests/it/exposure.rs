@@ -154,7 +154,7 @@ fn up_closes_folders_that_were_open_and_doctor_names_what_was_planted() {
 
 fn a_pipe_in_the_body_does_not_hold_init() {
     let (home, here, _) = folders("exposure-pipe");
-    home.ok(["init", "exposure-pipe"]);
+    home.ok(["init", "--full", "exposure-pipe"]);
     for name in [".osctl-origin.json", "Dockerfile"] {
         let pipe = here.join("body").join(name);
         let content = fs::read(&pipe).unwrap();

@@ -331,7 +331,7 @@ impl Drop for Instance {
 impl Instance {
     fn new(name: &str) -> Self {
         let instance = Self(Home::new(name));
-        instance.ok(["init"]);
+        instance.ok(["init", "--full"]);
         instance
     }
 

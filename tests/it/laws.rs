@@ -160,7 +160,7 @@ fn each_layer_names_only_what_it_may() {
                 "model_checker",
                 "protocol",
             ],
-            "config" => &["error"],
+            "config" => &["error", "protocol"],
             "ui" => &["engine", "error", "protocol"],
             // `model_checker` is only for the tests.
             "atomic_write" | "backoff" | "protocol" | "error" | "model_checker" => &[],

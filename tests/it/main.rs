@@ -101,6 +101,7 @@ mod planted_paths;
 mod planted_trees;
 mod podman;
 mod ports;
+mod project_packages;
 mod protected_folders;
 mod provision;
 mod proxies;
@@ -217,6 +218,7 @@ fn lanes() -> Vec<Lane> {
         json_answers::of_the_keeper::trials(),
         build_attacks::trials(),
         body::trials(),
+        project_packages::trials(),
     ]);
     let engines = Lane::new("second engines").hold([
         remote::trials(),

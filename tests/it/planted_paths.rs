@@ -148,7 +148,7 @@ fn init_follows_no_link_and_waits_for_no_pipe() {
     let (home, here, _) = folders("planted-init");
     let victim = victim(home, "init");
     let before = listing(&victim);
-    let init = || home.run(["init", "--update", "planted-init"]);
+    let init = || home.run(["init", "--full", "--update", "planted-init"]);
     symlink(&victim, here.join("body")).unwrap();
     refused(
         &init(),
@@ -405,7 +405,7 @@ fn a_kernelspec_that_the_agent_planted_is_neither_read_nor_removed() {
 
 fn a_dockerfile_with_a_planted_instruction_is_not_built() {
     let home = Home::new("planted-dockerfile");
-    home.ok(["init"]);
+    home.ok(["init", "--full"]);
     let file = home.project.join("body/Dockerfile");
     let whole = fs::read_to_string(&file).unwrap();
     for (line, why) in [

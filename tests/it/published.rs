@@ -105,7 +105,7 @@ fn published() -> &'static Published {
     static PUBLISHED: OnceLock<Published> = OnceLock::new();
     PUBLISHED.get_or_init(|| {
         let home = Home::new("it-published-stand-in");
-        home.ok(["init"]);
+        home.ok(["init", "--full"]);
         home.write_config(&format!("base: {}\n", base()));
         write(&home, "Dockerfile", STAND_IN);
         home.ok(["build"]);
@@ -144,7 +144,7 @@ fn remove_image(name: &str) {
 /// A user's home with the usual body, except its MCP servers, and the published image.
 fn usual_home(name: &str, image: &str) -> Home {
     let home = Home::new(name);
-    home.ok(["init"]);
+    home.ok(["init", "--full"]);
     write(&home, "mcp.json", r#"{"mcpServers": {}}"#);
     home.write_config(&format!(
         "image: {image}\ndesktop:\n  run: \"off\"\nevolve:\n  start: 20\n  grace: 2\n  watch_period: 2\n"

@@ -140,7 +140,7 @@ fn a_file_that_is_raced_against_init_stays_as_it_was() {
     let (here, _) = folders("race-init");
     let home = shared();
     let victim = victim(home, "race-init");
-    home.ok(["init", "--update", "race-init"]);
+    home.ok(["init", "--full", "--update", "race-init"]);
     let init = |home: &Home| {
         for name in [
             "Dockerfile",
@@ -155,7 +155,7 @@ fn a_file_that_is_raced_against_init_stays_as_it_was() {
                 }
             }
         }
-        home.run(["init", "--update", "race-init"])
+        home.run(["init", "--full", "--update", "race-init"])
     };
     let secret = victim.join("secret");
     let files = [

@@ -51,7 +51,7 @@ fn assert_answers(home: &Home, id: &str) {
 
 fn an_interrupted_replacement_that_does_not_work_restores_the_old_container() {
     let mut home = without_keeper("it-cut");
-    home.ok(["init"]);
+    home.ok(["init", "--full"]);
     home.up();
     let old = container_id(&home);
     fs::write(home.project.join("body/entrypoint.sh"), BROKEN).unwrap();

@@ -1,10 +1,11 @@
-//! Answers about files, the desktop, Jupyter and the configuration.
+//! Answers about files, packages, the desktop, Jupyter and the configuration.
 
 use super::UtcTime;
 use crate::command::cp::CopyReport;
 use crate::host::display::ScreenshotFile;
 use crate::host::jupyter::{Kernelspec, KernelspecTarget};
 use crate::image::BodyFileUpdate;
+use crate::protocol::packages::ListedPackage;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
@@ -46,6 +47,19 @@ impl From<CopyReport> for CopyAnswer {
             duration_seconds: seconds,
         }
     }
+}
+
+/// The packages of the project.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct PackagesAnswer {
+    pub(crate) packages: Vec<ListedPackage>,
+}
+
+/// The packages that were added, removed or locked, and all packages of the project.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct PackagesChangedAnswer {
+    pub(crate) changes: Vec<ListedPackage>,
+    pub(crate) packages: Vec<ListedPackage>,
 }
 
 /// The link to the desktop.

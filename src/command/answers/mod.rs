@@ -37,7 +37,8 @@ pub(super) use evolve::{
 };
 pub(super) use host::{
     ConfigAnswer, ConfigEntry, CopyAnswer, DesktopAnswer, InitAnswer, InitFile, KernelspecAnswer,
-    KernelspecEntry, KernelspecRemovedAnswer, KernelspecsAnswer, PathAnswer, ScreenshotAnswer,
+    KernelspecEntry, KernelspecRemovedAnswer, KernelspecsAnswer, PackagesAnswer,
+    PackagesChangedAnswer, PathAnswer, ScreenshotAnswer,
 };
 pub(super) use instance::{
     BuildAnswer, CheckVerdict, DoctorAnswer, DoctorEntry, DownAnswer, InstanceEntry,

@@ -95,10 +95,11 @@ impl UpRunner<'_> {
             provision::install_packages(&["python3", "python3-venv"], self.progress).await?;
         }
         let prepared = embedded.prepare_body(&body.files, self.progress).await?;
+        let note = "the embedded engine does not install `packages` of `osctl.yaml`";
         Ok(ChosenImage {
             image: prepared,
+            note: body.has_packages().then(|| note.into()),
             body: Some(body),
-            note: None,
         })
     }
 }

@@ -1,4 +1,4 @@
-use super::{Body, BodyFileUpdate};
+use super::{Body, BodyFileUpdate, check_reserved_paths};
 use crate::archive::Folder;
 use crate::error::Result;
 use std::collections::BTreeMap;
@@ -10,10 +10,7 @@ fn body(files: &[(&str, &str)]) -> Body {
         .iter()
         .map(|(p, c)| ((*p).into(), c.as_bytes().to_vec()))
         .collect();
-    Body {
-        folder: None,
-        files,
-    }
+    Body::from_files(files)
 }
 
 fn write(body: &Body, folder: &Path) {
@@ -130,7 +127,9 @@ fn an_update_follows_no_link() {
 #[test]
 fn a_body_that_is_incomplete_or_uses_reserved_paths_is_refused() {
     let refused = |files: &[(&str, &str)]| {
-        let checked = body(files).check_compatible("here".as_ref());
+        let (body, folder) = (body(files), Path::new("here"));
+        let checked = check_reserved_paths(&body.files, folder);
+        let checked = checked.and_then(|()| body.check_compatible(folder));
         checked.unwrap_err().to_string()
     };
     let manifest = ("body.yaml", "protocol: 1\n");
@@ -160,4 +159,21 @@ fn a_body_of_another_protocol_is_refused() {
         .unwrap_err()
         .to_string();
     assert!(error.contains("protocol 99"), "{error}");
+}
+
+#[test]
+fn an_archive_holds_the_files_of_the_project_and_its_packages() {
+    let project = tempfile::tempdir().unwrap();
+    fs::create_dir(project.path().join("body")).unwrap();
+    fs::write(project.path().join("body/Dockerfile"), "FROM host\n").unwrap();
+    fs::write(project.path().join("osctl.yaml"), "packages: {apt: [jq]}\n").unwrap();
+    let body = Body::from_project(project.path(), Path::new("body")).unwrap();
+    let stored = Body::from_archive(&body.to_archive().unwrap()).unwrap();
+    let stored: Vec<_> = stored.files.into_iter().collect();
+    let expected = [
+        (".osctl/packages/apt/packages.txt", "jq\n"),
+        ("Dockerfile", "FROM host\n"),
+    ];
+    let expected = expected.map(|(path, text)| (path.to_owned(), text.as_bytes().to_vec()));
+    assert_eq!(stored, expected);
 }

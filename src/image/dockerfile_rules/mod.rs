@@ -123,7 +123,28 @@ pub(crate) fn permit_dockerfile(
     scope: &str,
     dialect: DockerfileDialect,
 ) -> Result<PermittedDockerfile, DockerfileRefusal> {
-    permit_with_trusted(body, &Body::embedded(), scope, dialect)
+    let permitted = permit_with_trusted(body, &Body::embedded(), scope, dialect);
+    // The user sees only the lines of an extension.
+    permitted.map_err(|refusal| DockerfileRefusal {
+        line: refusal
+            .line
+            .checked_sub(body.default_lines)
+            .unwrap_or(refusal.line),
+        ..refusal
+    })
+}
+
+/// Whether the first instruction of a Dockerfile is `FROM` this stage. A text that can't be parsed counts, so that
+/// [`permit_dockerfile`] names its line.
+pub(super) fn begins_with_stage(text: &[u8], stage: &str) -> bool {
+    let Ok(instructions) = syntax::parse_instructions(text) else {
+        return true;
+    };
+    let first = instructions.first();
+    first.is_some_and(|first| {
+        let image = first.rest.split_ascii_whitespace().next();
+        first.keyword == "FROM" && image.is_some_and(|image| image.eq_ignore_ascii_case(stage))
+    })
 }
 
 fn permit_with_trusted(

@@ -7,10 +7,7 @@ use crate::image::Body;
 
 fn body(dockerfile: &str) -> Body {
     let files = [("Dockerfile".to_owned(), dockerfile.as_bytes().to_vec())];
-    Body {
-        folder: None,
-        files: files.into(),
-    }
+    Body::from_files(files.into())
 }
 
 fn permitted(dockerfile: &str) -> Result<String, DockerfileRefusal> {
@@ -289,10 +286,7 @@ fn text_that_parsers_read_differently_is_refused() {
     refused("FROM ${BASE}\nRUN <${X:-<}E\nE", 2, "a heredoc");
     refused("FROM ${BASE}\nRUN ${X:-<<E}\nE", 2, "a heredoc");
     let why = permit_with_trusted(
-        &Body {
-            folder: None,
-            files: [("Dockerfile".to_owned(), b"FROM ${BASE}\nRUN \xff".to_vec())].into(),
-        },
+        &Body::from_files([("Dockerfile".to_owned(), b"FROM ${BASE}\nRUN \xff".to_vec())].into()),
         &body(""),
         "x",
         DockerfileDialect::BuildKit,

@@ -141,9 +141,6 @@ fn read_recipe(
         deadline: Some(deadline),
     };
     let body = Body::from_project_within(&settings.project, &deploy_config.body, limit)?;
-    if let Some(path) = body.files.keys().find(|path| path.starts_with(".osctl/")) {
-        bail!("`{path}` is a path that osctl reserves for its own files");
-    }
     let certificates = deploy_config.certificates.iter().cloned();
     Ok(ImageRecipe {
         body,
@@ -180,7 +177,11 @@ fn prepare_build(
     let dockerfile = dockerfile.map_err(|refusal| anyhow::anyhow!("{refusal}"))?;
     let mut args: BTreeMap<String, String> = recipe.args.clone();
     args.insert("BASE".into(), deploy_config.base.clone());
-    let mut notes: Vec<String> = dockerfile.removed_labels_warning().into_iter().collect();
+    let notes = [
+        dockerfile.removed_labels_warning(),
+        recipe.body.unlocked_packages_warning(),
+    ];
+    let mut notes: Vec<String> = notes.into_iter().flatten().collect();
     let mut published = dockerfile.published_image(&recipe.args);
     if let Some(reference) = published.filter(|_| !means.has_published_image) {
         notes.push(format!(

@@ -88,6 +88,8 @@ pub(super) fn answers() -> Vec<DocumentedAnswer> {
         KernelspecAnswer: "osctl jupyter install";
         KernelspecsAnswer: "osctl jupyter ls";
         KernelspecRemovedAnswer: "osctl jupyter uninstall";
+        PackagesAnswer: "osctl packages ls";
+        PackagesChangedAnswer: "osctl add PACKAGE", "osctl remove PACKAGE", "osctl packages lock";
         InitAnswer: "osctl init";
         ConfigAnswer: "osctl config show";
         PathAnswer: "osctl config path", "osctl config init";

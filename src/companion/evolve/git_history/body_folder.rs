@@ -30,11 +30,14 @@ impl GitBodyFolder {
         })
     }
 
-    /// Appends the next piece of a file.
+    /// Appends the next piece of a file. The project's packages, which the keeper stores too, are not in the folder.
     ///
     /// # Errors
     /// When the path leads out of the folder, or the write fails.
     pub(super) fn append_file(&mut self, path: &str, base64: &str) -> Result<()> {
+        if path.starts_with(".osctl/") {
+            return Ok(());
+        }
         let location = Path::new(path);
         let plain = location
             .components()

@@ -1,6 +1,7 @@
 //! A session with its owner task, stored generations in memory, and fake kernels on request.
 
 use super::fake_kernel::FakeKernel;
+use crate::companion::environment::EnvironmentHandle;
 use crate::companion::kernel::connection::KernelQuery;
 use crate::companion::kernel::template::{ForkPoolRequest, KernelTemplate};
 use crate::companion::kernel::{
@@ -246,6 +247,8 @@ fn start_owner(
     let settings = KernelSettings {
         python: path("no-python"),
         program: path("no-kernel"),
+        start_folder: folder.path().to_owned(),
+        environment: EnvironmentHandle::open(folder.path()),
         socket_folder: path("sockets"),
         record_folder: path("records"),
         restore_source: generations.clone(),

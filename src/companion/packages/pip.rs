@@ -1,0 +1,282 @@
+//! Python packages of the kernel's environment, by uv. The kernel's own packages keep their versions, unless one of
+//! them is requested; the lock has the others, with the hashes of all their files.
+
+use super::installer_process::{InstallerFailure, run_installer};
+use super::{
+    PackageInstaller, PackageRequest, PackageResult, file_refusal, missing_package, read_lines,
+    usage_refusal, write_file,
+};
+use crate::protocol::packages::{
+    LockedPackage, LockedPackages, PACKAGE_LIST, PackageChangeRefusal, PackageKind, installer_files,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::env;
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+use tempfile::NamedTempFile;
+
+const UV: &str = "/usr/local/bin/uv";
+const DEFAULT_PYTHON: &str = "/opt/osctl/kernel-env/bin/python";
+
+/// The kernel's own packages with their versions, written before the first package is added.
+const OWN_PACKAGES_FILE: &str = "kernel.txt";
+
+/// The sentence of uv for a name that the index does not have.
+const UV_NOT_FOUND: &str = "was not found in the package registry";
+
+impl PackageInstaller<'_> {
+    pub(super) fn install_pip_list(&self) -> PackageResult<()> {
+        let own = self.own_packages()?;
+        let list = read_lines(&self.kind_folder(PackageKind::Pip).join(PACKAGE_LIST))?;
+        self.install_pip_lines(&own, &list)
+    }
+
+    pub(super) fn install_pip_request(
+        &self,
+        request: PackageRequest<'_>,
+    ) -> PackageResult<LockedPackages> {
+        let own = self.own_packages()?;
+        let place = self.kind_folder(PackageKind::Pip).join(PACKAGE_LIST);
+        let before = read_lines(&place)?;
+        let locked = LockedPackages {
+            packages: self.resolve_pip(&own, request)?,
+            requested: request.requested.to_vec(),
+            lockfile: None,
+        };
+        let files = installer_files(PackageKind::Pip, request.requested, Some(&locked));
+        let list = files.values().flat_map(|text| {
+            let text = String::from_utf8_lossy(text);
+            text.lines().map(str::to_owned).collect::<Vec<_>>()
+        });
+        let list: Vec<String> = list.collect();
+        if !list.is_empty() {
+            self.install_pip_lines(&own, &list)?;
+        }
+        self.remove_pip_packages(&own, &before, &list)?;
+        self.write_files(&files)?;
+        Ok(locked)
+    }
+
+    /// The kernel's own packages by name, as `NAME==VERSION`.
+    fn own_packages(&self) -> PackageResult<BTreeMap<String, String>> {
+        let place = self.kind_folder(PackageKind::Pip).join(OWN_PACKAGES_FILE);
+        if !place.exists() {
+            let frozen = self.run_uv(&["freeze"], "")?;
+            let frozen = frozen.map_err(InstallerFailure::into_refusal)?;
+            write_file(&place, frozen.as_bytes())?;
+        }
+        let lines = read_lines(&place)?.into_iter();
+        let named = lines.filter(|line| line.contains("=="));
+        Ok(named.map(|line| (pip_name(&line), line)).collect())
+    }
+
+    /// The versions that fit the kernel's own packages, without those packages.
+    fn resolve_pip(
+        &self,
+        own: &BTreeMap<String, String>,
+        request: PackageRequest<'_>,
+    ) -> PackageResult<Vec<LockedPackage>> {
+        if request.requested.is_empty() {
+            return Ok(Vec::new());
+        }
+        let requested: BTreeSet<String> = request.requested.iter().map(|p| pip_name(p)).collect();
+        let added: BTreeSet<String> = request.added.iter().map(|p| pip_name(p)).collect();
+        let fixed = own.iter().filter(|(name, _)| !requested.contains(*name));
+        let fixed = temporary_list(fixed.map(|(_, line)| line.as_str()))?;
+        // uv keeps the versions of an existing output.
+        let kept = request.locked.iter().flat_map(|locked| &locked.packages);
+        let kept = kept.filter(|package| !added.contains(&pip_name(&package.name)));
+        let kept: Vec<String> = kept
+            .map(|package| PackageKind::Pip.exact(&package.name, &package.version))
+            .collect();
+        let output = temporary_list(kept.iter().map(String::as_str))?;
+        let args = [
+            "compile",
+            "--quiet",
+            "--generate-hashes",
+            "--no-header",
+            "--no-annotate",
+            "--constraints",
+            path_text(fixed.path()),
+            "--output-file",
+            path_text(output.path()),
+            "-",
+        ];
+        let input = request.requested.join("\n");
+        let compiled = self.run_uv(&args, &input)?;
+        compiled.map_err(|failure| explain_unresolved(failure, request.requested))?;
+        let mut found = parse_compiled(&read_lines(output.path())?);
+        found.retain(|package| {
+            let name = pip_name(&package.name);
+            requested.contains(&name) || !own.contains_key(&name)
+        });
+        Ok(found)
+    }
+
+    fn install_pip_lines(
+        &self,
+        own: &BTreeMap<String, String>,
+        lines: &[String],
+    ) -> PackageResult<()> {
+        let list = temporary_list(lines.iter().map(String::as_str))?;
+        let requested: BTreeSet<String> = lines.iter().map(|line| pip_name(line)).collect();
+        let fixed = own.iter().filter(|(name, _)| !requested.contains(*name));
+        let fixed = temporary_list(fixed.map(|(_, line)| line.as_str()))?;
+        let (list, fixed) = (path_text(list.path()), path_text(fixed.path()));
+        let args: &[&str] = match lines.iter().any(|line| line.contains("--hash=")) {
+            true => &[
+                "install",
+                "--no-deps",
+                "--require-hashes",
+                "--requirements",
+                list,
+            ],
+            false => &["install", "--constraints", fixed, "--requirements", list],
+        };
+        let installed = self.run_uv(args, "")?;
+        installed
+            .map(drop)
+            .map_err(|failure| explain_unresolved(failure, lines))
+    }
+
+    /// Removes the packages that are no longer in the list, and restores the kernel's own versions.
+    fn remove_pip_packages(
+        &self,
+        own: &BTreeMap<String, String>,
+        before: &[String],
+        after: &[String],
+    ) -> PackageResult<()> {
+        let after: BTreeSet<String> = after.iter().map(|line| pip_name(line)).collect();
+        let gone: BTreeSet<String> = before.iter().map(|line| pip_name(line)).collect();
+        let (restored, removed): (Vec<&str>, Vec<&str>) = gone
+            .difference(&after)
+            .map(String::as_str)
+            .partition(|name| own.contains_key(*name));
+        let restored = restored.into_iter().filter_map(|name| own.get(name));
+        let restored: Vec<&str> = restored.map(String::as_str).collect();
+        for (verb, packages) in [
+            (&["install", "--no-deps"][..], restored),
+            (&["uninstall"][..], removed),
+        ] {
+            if !packages.is_empty() {
+                let done = self.run_uv(&[verb, &packages].concat(), "")?;
+                done.map_err(InstallerFailure::into_refusal)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs `uv pip` for the kernel's environment.
+    fn run_uv(
+        &self,
+        args: &[&str],
+        input: &str,
+    ) -> PackageResult<Result<String, InstallerFailure>> {
+        let python = env::var("OSCTL_PYTHON").unwrap_or_else(|_| DEFAULT_PYTHON.into());
+        let mut uv = Command::new(UV);
+        // Settings of the project do not apply to the kernel's environment.
+        uv.current_dir("/").arg("pip").args(&args[..1]);
+        uv.args(["--python", &python]).args(&args[1..]);
+        uv.env("NO_COLOR", "1").env("UV_NO_PROGRESS", "1");
+        run_installer(&mut uv, input, self.report)
+    }
+}
+
+fn pip_name(package: &str) -> String {
+    let package = package.split_whitespace().next().unwrap_or_default();
+    PackageKind::Pip.comparable_name(package)
+}
+
+fn temporary_list<'a>(lines: impl Iterator<Item = &'a str>) -> PackageResult<NamedTempFile> {
+    let write = || {
+        let mut file = tempfile::Builder::new().suffix(".txt").tempfile()?;
+        for line in lines {
+            writeln!(file, "{line}")?;
+        }
+        file.flush()?;
+        Ok(file)
+    };
+    write().map_err(file_refusal(&env::temp_dir()))
+}
+
+/// Names of temporary files are ASCII, and so is their folder in the container.
+fn path_text(path: &Path) -> &str {
+    path.to_str().unwrap_or_default()
+}
+
+/// Reads the output of `uv pip compile`: `NAME==VERSION`, then the hashes in continued lines.
+fn parse_compiled(lines: &[String]) -> Vec<LockedPackage> {
+    let mut found: Vec<LockedPackage> = Vec::new();
+    for word in lines.iter().flat_map(|line| line.split_whitespace()) {
+        if let Some(hash) = word.strip_prefix("--hash=") {
+            if let Some(package) = found.last_mut() {
+                package.hashes.push(hash.into());
+            }
+        } else if let Some((name, version)) = word.split_once("==") {
+            found.push(LockedPackage {
+                name: name.into(),
+                version: version.into(),
+                hashes: Vec::new(),
+            });
+        }
+    }
+    found
+}
+
+fn explain_unresolved(failure: InstallerFailure, requested: &[String]) -> PackageChangeRefusal {
+    // uv breaks its sentences at the width of a terminal.
+    let words = failure
+        .messages
+        .iter()
+        .flat_map(|line| line.split_whitespace());
+    let words = words.collect::<Vec<_>>().join(" ");
+    if words.contains(UV_NOT_FOUND) {
+        let is_named = |package: &&String| {
+            let name = pip_name(package);
+            words.contains(&format!("Because {name} {UV_NOT_FOUND}"))
+                || words.contains(&format!("because {name} {UV_NOT_FOUND}"))
+                || words.contains(&format!("and {name} {UV_NOT_FOUND}"))
+        };
+        if let Some(package) = requested.iter().find(is_named) {
+            return missing_package(PackageKind::Pip, package);
+        }
+    }
+    match words.split_once("Because ") {
+        Some((_, why)) => {
+            let error = format!("no versions fit together: {why} Nothing was changed");
+            usage_refusal(error, "name another version: `osctl add NAME==VERSION`")
+        }
+        None => failure.into_refusal(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_compiled;
+    use crate::protocol::packages::{LockedPackages, PackageKind};
+
+    #[test]
+    fn the_output_of_uv_becomes_a_lock() {
+        let hash = |digit: &str| format!("sha256:{}", digit.repeat(64));
+        let text = format!(
+            "polars==1.35.2 \\\n    --hash={} \\\n    --hash={}\npolars-runtime-32==1.35.2 \\\n    --hash={}\n",
+            hash("a"),
+            hash("b"),
+            hash("c")
+        );
+        let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        let packages = parse_compiled(&lines);
+        let named: Vec<_> = packages
+            .iter()
+            .map(|p| (p.name.as_str(), p.hashes.len()))
+            .collect();
+        assert_eq!(named, [("polars", 2), ("polars-runtime-32", 1)]);
+        let locked = LockedPackages {
+            requested: vec!["polars".into()],
+            packages,
+            lockfile: None,
+        };
+        locked.check(PackageKind::Pip).unwrap();
+    }
+}

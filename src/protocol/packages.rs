@@ -1,0 +1,830 @@
+//! Packages that a project adds to its container: the names in `packages:` of the project's `osctl.yaml`, and the
+//! versions and hashes in `osctl.lock` beside it.
+//!
+//! The agent can write both files. A package is a name with an optional version in the notation of its installer, and
+//! nothing else: no option, address, path or text for a shell. The checks run wherever the files are read, and the
+//! files for the installers are generated from the checked values.
+
+use super::yaml::has_anchor;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+/// The project's files.
+pub(crate) const PROJECT_FILE: &str = "osctl.yaml";
+pub(crate) const LOCK_FILE: &str = "osctl.lock";
+
+/// Maximum sizes of the project's files.
+pub(crate) const MAX_PROJECT_FILE_BYTES: u64 = 64 << 10;
+pub(crate) const MAX_LOCK_FILE_BYTES: u64 = 8 << 20;
+
+/// The folder in the container with a folder for each installer's files.
+pub(crate) const PACKAGES_FOLDER: &str = "/opt/osctl/packages";
+
+const MAX_PACKAGES: usize = 200;
+const MAX_PACKAGE_BYTES: usize = 128;
+
+/// The installer of a package.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum PackageKind {
+    /// Debian packages.
+    Apt,
+    /// npm packages.
+    Npm,
+    /// Python packages of the kernel's environment.
+    Pip,
+}
+
+impl PackageKind {
+    /// In the order of the image's layers.
+    pub(crate) const ALL: [Self; 3] = [Self::Apt, Self::Npm, Self::Pip];
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Apt => "apt",
+            Self::Npm => "npm",
+            Self::Pip => "pip",
+        }
+    }
+
+    pub(crate) fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == word)
+    }
+
+    /// Between a name and its version.
+    fn version_separator(self) -> &'static str {
+        match self {
+            Self::Apt => "=",
+            Self::Npm => "@",
+            Self::Pip => "==",
+        }
+    }
+
+    fn example(self) -> &'static str {
+        match self {
+            Self::Apt => "`jq` or `jq=1.7.1-6`",
+            Self::Npm => "`cowsay`, `@types/node` or `cowsay@1.6.0`",
+            Self::Pip => "`polars`, `polars==1.35.2` or `pandas[excel]`",
+        }
+    }
+
+    /// The exact package, as the installer takes it.
+    pub(crate) fn exact(self, name: &str, version: &str) -> String {
+        format!("{name}{}{version}", self.version_separator())
+    }
+
+    /// The name and the version of a package that [`check_package`] accepts. The name is without extras.
+    pub(crate) fn split(self, package: &str) -> (&str, Option<&str>) {
+        // The name of an npm package may begin with the separator.
+        let begin = usize::from(package.starts_with('@'));
+        let (name, version) = match package[begin..].split_once(self.version_separator()) {
+            Some((name, version)) => (&package[..begin + name.len()], Some(version)),
+            None => (package, None),
+        };
+        let name = name.split_once('[').map_or(name, |(name, _)| name);
+        (name, version)
+    }
+
+    /// The name for comparison: PyPI's names are equal in any case and with any of the separators `-`, `_` and `.`.
+    pub(crate) fn comparable_name(self, package: &str) -> String {
+        let (name, _) = self.split(package);
+        match self {
+            Self::Pip => {
+                let words = name.split(['-', '_', '.']).filter(|word| !word.is_empty());
+                words.collect::<Vec<_>>().join("-").to_lowercase()
+            }
+            Self::Apt | Self::Npm => name.to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for PackageKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Checks that a package is a name with an optional version.
+///
+/// # Errors
+/// A sentence with the package and the notation.
+pub(crate) fn check_package(kind: PackageKind, package: &str) -> Result<(), String> {
+    let (name, version) = kind.split(package);
+    let extras = package[name.len()..].strip_prefix('[').map(|rest| {
+        let (inner, _) = rest.split_once(']').unwrap_or(("", ""));
+        // The text between the extras and the version must be empty.
+        (inner, name.len() + inner.len() + 2)
+    });
+    let end = extras.map_or(name.len(), |(_, end)| end);
+    let version_length = version.map_or(0, |v| kind.version_separator().len() + v.len());
+    let is_word = |text: &str, others: &str| {
+        text.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && text
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || others.contains(c))
+    };
+    let fits_name = match kind {
+        PackageKind::Apt => is_word(name, "+.-") && !name.contains(|c: char| c.is_uppercase()),
+        PackageKind::Pip => is_word(name, "._-") && !name.ends_with(['.', '_', '-']),
+        PackageKind::Npm => match name.strip_prefix('@') {
+            Some(scoped) => scoped
+                .split_once('/')
+                .is_some_and(|(scope, name)| is_word(scope, "._-") && is_word(name, "._-")),
+            None => is_word(name, "._-"),
+        },
+    };
+    let fits_extras = extras.is_none_or(|(inner, _)| {
+        kind == PackageKind::Pip && inner.split(',').all(|extra| is_word(extra, "._-"))
+    });
+    let fits_version = version.is_none_or(|version| match kind {
+        PackageKind::Apt => is_word(version, ".+:~-"),
+        PackageKind::Pip => is_word(version, ".+!_-"),
+        PackageKind::Npm => {
+            is_word(version, ".+-") && version.starts_with(|c: char| c.is_ascii_digit())
+        }
+    });
+    let is_complete = end + version_length == package.len() && package.len() <= MAX_PACKAGE_BYTES;
+    match fits_name && fits_extras && fits_version && is_complete {
+        true => Ok(()),
+        false => {
+            let shown: String = package.escape_debug().take(MAX_PACKAGE_BYTES).collect();
+            Err(format!(
+                "`{shown}` is not a package of {kind}: write {}",
+                kind.example()
+            ))
+        }
+    }
+}
+
+/// The packages that a project asks for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "UncheckedPackages")]
+pub(crate) struct PackageLists {
+    pub(crate) apt: Vec<String>,
+    pub(crate) npm: Vec<String>,
+    pub(crate) pip: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct UncheckedPackages {
+    #[serde(default)]
+    apt: Option<Vec<String>>,
+    #[serde(default)]
+    npm: Option<Vec<String>>,
+    #[serde(default)]
+    pip: Option<Vec<String>>,
+}
+
+impl TryFrom<UncheckedPackages> for PackageLists {
+    type Error = String;
+
+    fn try_from(unchecked: UncheckedPackages) -> Result<Self, String> {
+        let UncheckedPackages { apt, npm, pip } = unchecked;
+        let lists = Self {
+            apt: apt.unwrap_or_default(),
+            npm: npm.unwrap_or_default(),
+            pip: pip.unwrap_or_default(),
+        };
+        for kind in PackageKind::ALL {
+            check_packages(kind, lists.of(kind))?;
+        }
+        Ok(lists)
+    }
+}
+
+/// Checks each package of a list, and that no name is repeated.
+fn check_packages(kind: PackageKind, packages: &[String]) -> Result<(), String> {
+    if packages.len() > MAX_PACKAGES {
+        return Err(format!("`{kind}` has more than {MAX_PACKAGES} packages"));
+    }
+    let mut names = BTreeSet::new();
+    for package in packages {
+        check_package(kind, package)?;
+        if !names.insert(kind.comparable_name(package)) {
+            return Err(format!("`{kind}` has `{package}` twice"));
+        }
+    }
+    Ok(())
+}
+
+impl PackageLists {
+    pub(crate) fn of(&self, kind: PackageKind) -> &[String] {
+        match kind {
+            PackageKind::Apt => &self.apt,
+            PackageKind::Npm => &self.npm,
+            PackageKind::Pip => &self.pip,
+        }
+    }
+
+    pub(crate) fn of_mut(&mut self, kind: PackageKind) -> &mut Vec<String> {
+        match kind {
+            PackageKind::Apt => &mut self.apt,
+            PackageKind::Npm => &mut self.npm,
+            PackageKind::Pip => &mut self.pip,
+        }
+    }
+
+    /// Reads `packages:` of a project's `osctl.yaml`; other keys are not checked.
+    ///
+    /// # Errors
+    /// A sentence that says what is wrong.
+    pub(crate) fn from_project_file(text: &str) -> Result<Self, String> {
+        #[derive(Deserialize)]
+        struct ProjectFile {
+            packages: Option<PackageLists>,
+        }
+        if has_anchor(text) {
+            return Err("anchors and aliases are not allowed".into());
+        }
+        let file: Option<ProjectFile> =
+            serde_yaml::from_str(text).map_err(|error| error.to_string())?;
+        Ok(file.and_then(|file| file.packages).unwrap_or_default())
+    }
+}
+
+/// The versions of a project's packages: the content of `osctl.lock`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct PackageLock {
+    kinds: BTreeMap<PackageKind, LockedPackages>,
+}
+
+/// The versions of one installer's packages.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct LockedPackages {
+    /// The packages of `osctl.yaml` that were locked. If the file has other packages now, the versions do not count.
+    pub(crate) requested: Vec<String>,
+    /// pip: the packages and all that they need beyond the kernel's own. apt and npm: the requested packages.
+    pub(crate) packages: Vec<LockedPackage>,
+    /// npm's own lock file, which also has the packages that the requested ones need.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) lockfile: Option<Value>,
+}
+
+/// A package with its exact version.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct LockedPackage {
+    pub(crate) name: String,
+    pub(crate) version: String,
+    /// `sha256:` and hexadecimal digits, one for each file of the version; only pip has them here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) hashes: Vec<String>,
+}
+
+impl PackageLock {
+    /// Reads and checks `osctl.lock`.
+    ///
+    /// # Errors
+    /// A sentence that says what is wrong.
+    pub(crate) fn parse(text: &[u8]) -> Result<Self, String> {
+        let lock: Self = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+        for (kind, locked) in &lock.kinds {
+            locked.check(*kind)?;
+        }
+        Ok(lock)
+    }
+
+    /// The versions, if they were locked for exactly these packages.
+    pub(crate) fn of(&self, kind: PackageKind, requested: &[String]) -> Option<&LockedPackages> {
+        let locked = self.kinds.get(&kind)?;
+        let words = |packages: &[String]| packages.iter().cloned().collect::<BTreeSet<_>>();
+        (words(&locked.requested) == words(requested)).then_some(locked)
+    }
+
+    pub(crate) fn set(&mut self, kind: PackageKind, locked: LockedPackages) {
+        match locked.requested.is_empty() {
+            true => self.kinds.remove(&kind),
+            false => self.kinds.insert(kind, locked),
+        };
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.kinds.is_empty()
+    }
+}
+
+impl LockedPackages {
+    /// Checks every value: the file may be hostile.
+    ///
+    /// # Errors
+    /// A sentence that says what is wrong.
+    pub(crate) fn check(&self, kind: PackageKind) -> Result<(), String> {
+        check_packages(kind, &self.requested)?;
+        for LockedPackage {
+            name,
+            version,
+            hashes,
+        } in &self.packages
+        {
+            let package = kind.exact(name, version);
+            check_package(kind, &package)?;
+            if kind.split(&package) != (name.as_str(), Some(version.as_str())) {
+                return Err(format!("`{}` is not a name", name.escape_debug()));
+            }
+            let is_hash = |hash: &String| {
+                hash.strip_prefix("sha256:").is_some_and(|digits| {
+                    digits.len() == 64 && digits.chars().all(|c| c.is_ascii_hexdigit())
+                })
+            };
+            let has_hashes = match kind {
+                PackageKind::Pip => !hashes.is_empty() && hashes.iter().all(is_hash),
+                PackageKind::Apt | PackageKind::Npm => hashes.is_empty(),
+            };
+            if !has_hashes {
+                return Err(format!("the hashes of `{package}` are not valid"));
+            }
+        }
+        match (kind, &self.lockfile) {
+            (PackageKind::Npm, Some(lockfile)) => check_npm_lockfile(lockfile),
+            (PackageKind::Npm, None) | (_, Some(_)) => Err(format!(
+                "`lockfile` does not belong to {kind}, or is missing"
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Checks that npm's lock file names packages by version and hash, and neither addresses nor folders.
+fn check_npm_lockfile(lockfile: &Value) -> Result<(), String> {
+    let packages = lockfile.get("packages").and_then(Value::as_object);
+    let packages = packages.ok_or("npm's lock file has no `packages`")?;
+    for (place, package) in packages.iter().filter(|(place, _)| !place.is_empty()) {
+        let shown = place.escape_debug();
+        let has = |key: &str| package.get(key).is_some();
+        if has("resolved") || has("link") {
+            return Err(format!("`{shown}` in npm's lock file has an address"));
+        }
+        let integrity = package.get("integrity").and_then(Value::as_str);
+        let is_bundled = package.get("inBundle") == Some(&json!(true));
+        if !is_bundled && !integrity.is_some_and(|hash| hash.starts_with("sha512-")) {
+            return Err(format!("`{shown}` in npm's lock file has no hash"));
+        }
+        let is_plain = |part: &str| !part.is_empty() && !part.starts_with('.');
+        if !place.starts_with("node_modules/") || !place.split('/').all(is_plain) {
+            return Err(format!("`{shown}` in npm's lock file is not a package"));
+        }
+    }
+    Ok(())
+}
+
+/// The files that an installer reads, by their paths beneath [`PACKAGES_FOLDER`].
+pub(crate) fn installer_files(
+    kind: PackageKind,
+    requested: &[String],
+    locked: Option<&LockedPackages>,
+) -> BTreeMap<String, Vec<u8>> {
+    let file = |name: &str, text: String| (format!("{kind}/{name}"), text.into_bytes());
+    let lines = |lines: Vec<String>| lines.iter().map(|line| format!("{line}\n")).collect();
+    if kind == PackageKind::Npm {
+        let mut files = BTreeMap::from([file(NPM_MANIFEST, npm_manifest(requested).to_string())]);
+        let lockfile = locked.and_then(|locked| locked.lockfile.as_ref());
+        files.extend(lockfile.map(|lockfile| file(NPM_LOCKFILE, lockfile.to_string())));
+        return files;
+    }
+    let exact = |package: &LockedPackage| {
+        let hashes = package.hashes.iter();
+        let hashes: String = hashes.map(|hash| format!(" --hash={hash}")).collect();
+        kind.exact(&package.name, &package.version) + &hashes
+    };
+    let text = match locked {
+        Some(locked) => lines(locked.packages.iter().map(exact).collect()),
+        None => lines(requested.to_vec()),
+    };
+    BTreeMap::from([file(PACKAGE_LIST, text)])
+}
+
+/// The files of installers: the list of apt and pip, and those of npm.
+pub(crate) const PACKAGE_LIST: &str = "packages.txt";
+pub(crate) const NPM_MANIFEST: &str = "package.json";
+pub(crate) const NPM_LOCKFILE: &str = "package-lock.json";
+
+/// npm's manifest. A package without a version matches any version.
+fn npm_manifest(requested: &[String]) -> Value {
+    let dependencies: BTreeMap<&str, &str> = requested
+        .iter()
+        .map(|package| {
+            let (name, version) = PackageKind::Npm.split(package);
+            (name, version.unwrap_or("*"))
+        })
+        .collect();
+    json!({"name": "packages", "private": true, "dependencies": dependencies})
+}
+
+/// A package of a project, as `osctl packages` lists it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct ListedPackage {
+    pub(crate) kind: PackageKind,
+    /// The package as it is in `osctl.yaml`.
+    pub(crate) package: String,
+    /// The version in `osctl.lock`; `null` if the package is not locked.
+    pub(crate) version: Option<String>,
+}
+
+/// The packages of both files.
+pub(crate) fn list_packages(lists: &PackageLists, lock: &PackageLock) -> Vec<ListedPackage> {
+    let mut listed = Vec::new();
+    for kind in PackageKind::ALL {
+        let requested = lists.of(kind);
+        let locked = lock.of(kind, requested);
+        for package in requested {
+            let name = kind.comparable_name(package);
+            let mut packages = locked.iter().flat_map(|locked| &locked.packages);
+            let found = packages.find(|locked| kind.comparable_name(&locked.name) == name);
+            listed.push(ListedPackage {
+                kind,
+                package: package.clone(),
+                version: found.map(|locked| locked.version.clone()),
+            });
+        }
+    }
+    listed
+}
+
+/// A change of the project's packages, or a request to lock them: `osctl change-packages`, run by the host inside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) enum PackageChange {
+    Add {
+        kind: PackageKind,
+        packages: Vec<String>,
+    },
+    /// Packages by name, of the installer if it is given.
+    Remove {
+        kind: Option<PackageKind>,
+        packages: Vec<String>,
+    },
+    /// Install all packages of `osctl.yaml` and lock them.
+    Lock,
+    List,
+}
+
+/// The result of a [`PackageChange`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PackageChangeReply {
+    /// The packages that were added or removed, with the added versions.
+    pub(crate) changed: Vec<ListedPackage>,
+    /// All packages of the project, afterwards.
+    pub(crate) packages: Vec<ListedPackage>,
+}
+
+/// What the inside says instead of a reply.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PackageChangeRefusal {
+    pub(crate) error: String,
+    pub(crate) hint: String,
+    /// Whether the request names a package that does not exist, or that the project does not list.
+    pub(crate) is_usage: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        LockedPackage, LockedPackages, PackageKind, PackageLists, PackageLock, check_package,
+        installer_files,
+    };
+    use serde_json::{Value, json};
+
+    #[test]
+    fn a_package_is_a_name_with_an_optional_version() {
+        for (kind, package, name, version) in [
+            (PackageKind::Pip, "polars", "polars", None),
+            (PackageKind::Pip, "polars==1.35.2", "polars", Some("1.35.2")),
+            (
+                PackageKind::Pip,
+                "torch==2.9.1+cpu",
+                "torch",
+                Some("2.9.1+cpu"),
+            ),
+            (PackageKind::Pip, "a==1!2.0.post1", "a", Some("1!2.0.post1")),
+            (PackageKind::Pip, "pandas[excel,aws]", "pandas", None),
+            (
+                PackageKind::Pip,
+                "pandas[excel]==3.0",
+                "pandas",
+                Some("3.0"),
+            ),
+            (
+                PackageKind::Pip,
+                "Zope.Interface_x",
+                "Zope.Interface_x",
+                None,
+            ),
+            (PackageKind::Apt, "g++", "g++", None),
+            (
+                PackageKind::Apt,
+                "libstdc++6=14.2.0-19",
+                "libstdc++6",
+                Some("14.2.0-19"),
+            ),
+            (
+                PackageKind::Apt,
+                "jq=1:1.7~rc1+b1",
+                "jq",
+                Some("1:1.7~rc1+b1"),
+            ),
+            (PackageKind::Npm, "cowsay", "cowsay", None),
+            (PackageKind::Npm, "cowsay@1.6.0", "cowsay", Some("1.6.0")),
+            (PackageKind::Npm, "@types/node", "@types/node", None),
+            (
+                PackageKind::Npm,
+                "@types/node@24.0.0-rc.1",
+                "@types/node",
+                Some("24.0.0-rc.1"),
+            ),
+        ] {
+            assert_eq!(check_package(kind, package), Ok(()), "{package}");
+            assert_eq!(kind.split(package), (name, version), "{package}");
+        }
+    }
+
+    #[test]
+    fn options_addresses_paths_and_shell_text_are_refused() {
+        let long = "a".repeat(200);
+        for package in [
+            "",
+            " ",
+            "-",
+            "--pre",
+            "-r",
+            "-rx.txt",
+            "a b",
+            "a\n",
+            "a\nRUN x",
+            "a;b",
+            "a&&b",
+            "$(x)",
+            "`x`",
+            "a|b",
+            "a>b",
+            "a#b",
+            "'a'",
+            "\"a\"",
+            "a\\",
+            "a\0",
+            "a\u{1b}[0m",
+            "ä",
+            "a\u{202e}b",
+            "../a",
+            "./a",
+            "/etc/passwd",
+            "a/b",
+            "~a",
+            "~/a",
+            ".",
+            "..",
+            ".a",
+            "a,b",
+            "a:b",
+            "http://h/a",
+            "https://h/a.whl",
+            "git+https://h/a",
+            "a @ https://h/a",
+            "a@https://h/a",
+            "file:///a",
+            "file:a",
+            "npm:b",
+            "github:a/b",
+            "a@npm:b",
+            "a@latest",
+            "a@^1",
+            "a@*",
+            "a@",
+            "a==",
+            "a==*",
+            "a==1.*",
+            "a==1,<2",
+            "a>=1",
+            "a~=1",
+            "a===1 ",
+            "a== 1",
+            "a==1;x",
+            "a==--pre",
+            "a==-1",
+            "a=",
+            "a=-1",
+            "a=1/trixie",
+            "a[",
+            "a[]",
+            "a[b",
+            "a]",
+            "a[b]c",
+            "a[b]c==1",
+            "a[b][c]",
+            "a[-e]",
+            "[a]",
+            "@",
+            "@/",
+            "@a",
+            "@a/",
+            "@/a",
+            "@a/b/c",
+            "@-a/b",
+            "@a/../b",
+            "@a/b@",
+            "@a/b@latest",
+            "@../b",
+            &long,
+        ] {
+            for kind in PackageKind::ALL {
+                let refused = check_package(kind, package);
+                assert!(refused.is_err(), "{kind}: {package}");
+                let message = refused.unwrap_err();
+                assert!(!message.contains(['\n', '\u{1b}', '\0']), "{message}");
+            }
+        }
+        for (kind, package) in [
+            (PackageKind::Apt, "Jq"),
+            (PackageKind::Apt, "jq==1"),
+            (PackageKind::Apt, "jq/trixie"),
+            (PackageKind::Apt, "jq[x]"),
+            (PackageKind::Apt, "a_b"),
+            (PackageKind::Apt, "jq@1"),
+            (PackageKind::Apt, "jq:arm64"),
+            (PackageKind::Pip, "a=1"),
+            (PackageKind::Pip, "a@1"),
+            (PackageKind::Pip, "a-"),
+            (PackageKind::Pip, "a+b"),
+            (PackageKind::Pip, "@a/b"),
+            (PackageKind::Npm, "a=1"),
+            (PackageKind::Npm, "a==1"),
+            (PackageKind::Npm, "a[b]"),
+            (PackageKind::Npm, "a@b"),
+            (PackageKind::Npm, "_a"),
+        ] {
+            assert!(check_package(kind, package).is_err(), "{kind}: {package}");
+        }
+    }
+
+    #[test]
+    fn the_project_file_holds_lists_of_packages_alone() {
+        let read = PackageLists::from_project_file;
+        let text = "body: x\npackages:\n  apt: [jq]\n  pip:\n    - polars # fast\n    - 'pandas[excel]'\n  npm:\n";
+        let lists = read(text).unwrap();
+        assert_eq!(
+            (lists.apt.len(), lists.pip.len(), lists.npm.len()),
+            (1, 2, 0)
+        );
+        for empty in ["", "# x\n", "body: x\n", "packages:\n", "packages: {}\n"] {
+            assert_eq!(read(empty).unwrap(), PackageLists::default(), "{empty}");
+        }
+        for text in [
+            "packages: {gem: [x]}",
+            "packages: [jq]",
+            "packages: jq",
+            "packages: {apt: jq}",
+            "packages: {apt: [[jq]]}",
+            "packages: {apt: [{jq: 1}]}",
+            "packages: {pip: [--index-url]}",
+            "packages: {pip: [a, A]}",
+            "packages: {pip: [a_b, a.b==1]}",
+            "packages: {apt: [jq, jq=1]}",
+            "packages: {apt: &a [jq], npm: *a}",
+            "packages: {apt: [a]}\npackages: {apt: [b]}",
+            &format!(
+                "packages: {{apt: [{}]}}",
+                (0..300).map(|i| format!("a{i},")).collect::<String>()
+            ),
+        ] {
+            assert!(read(text).is_err(), "{text}");
+        }
+    }
+
+    fn lock(kind: PackageKind, change: impl Fn(&mut Value)) -> Result<PackageLock, String> {
+        let hash = format!("sha256:{}", "0a".repeat(32));
+        let mut lock = match kind {
+            PackageKind::Pip => {
+                json!({"requested": ["a"], "packages": [{"name": "a", "version": "1", "hashes": [hash]}]})
+            }
+            PackageKind::Apt => {
+                json!({"requested": ["a"], "packages": [{"name": "a", "version": "1"}]})
+            }
+            PackageKind::Npm => {
+                json!({"requested": ["a"], "packages": [{"name": "a", "version": "1"}], "lockfile": {
+                "packages": {"": {}, "node_modules/a": {"version": "1", "integrity": "sha512-x"}}}})
+            }
+        };
+        change(&mut lock);
+        PackageLock::parse(json!({kind.as_str(): lock}).to_string().as_bytes())
+    }
+
+    #[test]
+    fn a_lock_with_anything_but_names_versions_and_hashes_is_refused() {
+        for kind in PackageKind::ALL {
+            lock(kind, |_| {}).unwrap();
+        }
+        let refused: &[(PackageKind, &str, Value)] = &[
+            (PackageKind::Pip, "/requested/0", json!("-e")),
+            (PackageKind::Pip, "/packages/0/name", json!("a b")),
+            (PackageKind::Pip, "/packages/0/name", json!("a==1")),
+            (PackageKind::Pip, "/packages/0/name", json!("a[b]")),
+            (
+                PackageKind::Pip,
+                "/packages/0/version",
+                json!("1 --hash=sha256:00"),
+            ),
+            (PackageKind::Pip, "/packages/0/version", json!("1\n-e .")),
+            (PackageKind::Pip, "/packages/0/version", json!("")),
+            (PackageKind::Pip, "/packages/0/hashes", json!([])),
+            (PackageKind::Pip, "/packages/0/hashes/0", json!("md5:00")),
+            (
+                PackageKind::Pip,
+                "/packages/0/hashes/0",
+                json!("sha256:0\n"),
+            ),
+            (PackageKind::Pip, "/packages/0/url", json!("https://h/")),
+            (PackageKind::Pip, "/lockfile", json!({})),
+            (PackageKind::Apt, "/packages/0/version", json!("1 -o x=y")),
+            (PackageKind::Apt, "/packages/0/hashes", json!(["x"])),
+            (PackageKind::Npm, "/lockfile", Value::Null),
+            (PackageKind::Npm, "/lockfile", json!({})),
+            (
+                PackageKind::Npm,
+                "/lockfile/packages/node_modules~1a/resolved",
+                json!("https://h/a.tgz"),
+            ),
+            (
+                PackageKind::Npm,
+                "/lockfile/packages/node_modules~1a/link",
+                json!(true),
+            ),
+            (
+                PackageKind::Npm,
+                "/lockfile/packages/node_modules~1a/integrity",
+                Value::Null,
+            ),
+            (
+                PackageKind::Npm,
+                "/lockfile/packages/..~1a",
+                json!({"integrity": "sha512-x"}),
+            ),
+            (
+                PackageKind::Npm,
+                "/lockfile/packages/node_modules~1..~1a",
+                json!({"integrity": "sha512-x"}),
+            ),
+        ];
+        for (kind, place, value) in refused {
+            let set = |lock: &mut Value| match lock.pointer_mut(place) {
+                Some(found) => *found = value.clone(),
+                None => {
+                    let (parent, key) = place.rsplit_once('/').unwrap();
+                    let key = key.replace("~1", "/");
+                    lock.pointer_mut(parent).unwrap()[key.as_str()] = value.clone();
+                }
+            };
+            assert!(lock(*kind, set).is_err(), "{kind} {place} {value}");
+        }
+        assert!(PackageLock::parse(b"{\"gem\": {\"requested\": [], \"packages\": []}}").is_err());
+        assert!(PackageLock::parse(&b"[".repeat(100_000)).is_err());
+    }
+
+    #[test]
+    fn a_lock_counts_only_for_the_packages_that_it_was_made_for() {
+        let lock = lock(PackageKind::Apt, |_| {}).unwrap();
+        let words = |text: &str| {
+            text.split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        assert!(lock.of(PackageKind::Apt, &words("a")).is_some());
+        for other in ["a=1", "b", "a b", ""] {
+            assert!(
+                lock.of(PackageKind::Apt, &words(other)).is_none(),
+                "{other}"
+            );
+        }
+        assert!(lock.of(PackageKind::Pip, &words("a")).is_none());
+    }
+
+    #[test]
+    fn the_installers_get_exact_versions_with_hashes() {
+        let hash = format!("sha256:{}", "0a".repeat(32));
+        let locked = LockedPackages {
+            requested: vec!["a".into()],
+            packages: vec![LockedPackage {
+                name: "a".into(),
+                version: "1".into(),
+                hashes: vec![hash.clone()],
+            }],
+            lockfile: None,
+        };
+        let files = installer_files(PackageKind::Pip, &locked.requested, Some(&locked));
+        assert_eq!(
+            files["pip/packages.txt"],
+            format!("a==1 --hash={hash}\n").into_bytes()
+        );
+        let files = installer_files(PackageKind::Apt, &["jq".into(), "fd-find".into()], None);
+        assert_eq!(files["apt/packages.txt"], b"jq\nfd-find\n");
+        let files = installer_files(PackageKind::Npm, &["a".into(), "@b/c@1.0.0".into()], None);
+        let manifest: Value = serde_json::from_slice(&files["npm/package.json"]).unwrap();
+        assert_eq!(manifest["dependencies"], json!({"a": "*", "@b/c": "1.0.0"}));
+    }
+}
