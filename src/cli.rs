@@ -344,7 +344,7 @@ mod tests {
             assert!(parsed.is_ok(), "{}: {parsed:?}", group.get_name());
             count += 1;
         }
-        assert_eq!(count, 8);
+        assert_eq!(count, 9);
     }
 
     #[test]
