@@ -11,7 +11,7 @@ from .frame import Frame, Malformed
 from .loop import Loop
 from .queries import Queries
 from .user_environment import UserEnvironment
-from .validation import Refused, read_flag, read_texts, require_text
+from .validation import Refused, read_flag, read_text_values, read_texts, require_text
 from .wire import Wire
 
 
@@ -30,7 +30,7 @@ def serve_requests(
             if fork_guard.is_child():
                 fork_guard.end_child(None)
             id = request.get("id")
-            variables = read_texts(request, "environment")
+            variables = read_text_values(request, "environment")
             if variables is not None:
                 environment.replace_variables(variables)
             _dispatch_request(request, cells, queries)

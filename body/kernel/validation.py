@@ -40,7 +40,7 @@ def read_count(request: Frame, field: str, default: int) -> int:
     return value
 
 
-def read_texts(request: Frame, field: str) -> dict[str, str] | None:
+def read_text_values(request: Frame, field: str) -> dict[str, str] | None:
     """Returns an object of strings; None when it is absent."""
     value = request.get(field)
     if value is None:
