@@ -16,7 +16,7 @@ use std::path::Path;
 use std::process::Command;
 use tempfile::TempPath;
 
-const UV: &str = "/usr/local/bin/uv";
+const UV_BINARY: &str = "/usr/local/bin/uv";
 const DEFAULT_PYTHON: &str = "/opt/osctl/kernel-env/bin/python";
 
 /// The kernel's own packages with their versions, written before the first package is added.
@@ -174,7 +174,7 @@ impl PackageInstaller<'_> {
         input: &str,
     ) -> PackageResult<Result<String, InstallerFailure>> {
         let python = env::var("OSCTL_PYTHON").unwrap_or_else(|_| DEFAULT_PYTHON.into());
-        let mut uv = Command::new(UV);
+        let mut uv = Command::new(UV_BINARY);
         // Settings of the project do not apply to the kernel's environment.
         uv.current_dir("/").arg("pip").args(&args[..1]);
         uv.args(["--python", &python]).args(&args[1..]);
