@@ -44,7 +44,7 @@ pub(super) fn add_project_packages(body: &mut Body, project: &Path) -> Result<()
 
 fn append_package_layers(body: &mut Body, lists: &PackageLists, lock: &PackageLock) {
     let mut steps = String::from("\nUSER root\n");
-    for kind in PackageKind::ALL {
+    for kind in PackageKind::ALL_KINDS {
         let requested = lists.of(kind);
         if requested.is_empty() {
             continue;
@@ -134,7 +134,7 @@ mod tests {
         let text = "packages: {pip: [polars], apt: [jq, fd-find], npm: [cowsay]}";
         fs::write(project.path().join("osctl.yaml"), text).unwrap();
         let added = body(project.path()).unwrap();
-        assert_eq!(added.unlocked, PackageKind::ALL);
+        assert_eq!(added.unlocked, PackageKind::ALL_KINDS);
         assert_eq!(
             added.files[".osctl/packages/apt/packages.txt"],
             b"jq\nfd-find\n"

@@ -56,7 +56,7 @@ impl PackageProject {
         let mut after = project.lists.clone();
         let changes = change_lists(change, &mut after)?;
         let mut text = project.text.clone();
-        for kind in PackageKind::ALL {
+        for kind in PackageKind::ALL_KINDS {
             text = yaml_edit::set_packages(&text, kind, project.lists.of(kind), after.of(kind))?;
         }
         if PackageLists::from_project_file(&text).as_ref() != Ok(&after) {
@@ -158,7 +158,7 @@ fn change_lists(
     match change {
         PackageChange::List => Ok(Vec::new()),
         PackageChange::Lock => {
-            let kinds = PackageKind::ALL.into_iter();
+            let kinds = PackageKind::ALL_KINDS.into_iter();
             let kinds = kinds.filter(|kind| !lists.of(*kind).is_empty());
             Ok(kinds.map(|kind| (kind, lists.of(kind).to_vec())).collect())
         }
@@ -209,7 +209,7 @@ fn find_kind(
             .iter()
             .any(|known| kind.comparable_name(known) == name)
     };
-    let kinds = PackageKind::ALL.into_iter();
+    let kinds = PackageKind::ALL_KINDS.into_iter();
     let kinds = kinds.filter(|kind| named.is_none_or(|named| named == *kind));
     let found: Vec<PackageKind> = kinds.filter(has).collect();
     match found.as_slice() {

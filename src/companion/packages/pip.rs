@@ -14,9 +14,9 @@ use std::env;
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
-use tempfile::NamedTempFile;
+use tempfile::TempPath;
 
-const UV: &str = "/usr/local/bin/uv";
+const UV_BINARY: &str = "/usr/local/bin/uv";
 const DEFAULT_PYTHON: &str = "/opt/osctl/kernel-env/bin/python";
 
 /// The kernel's own packages with their versions, written before the first package is added.
@@ -98,15 +98,15 @@ impl PackageInstaller<'_> {
             "--no-header",
             "--no-annotate",
             "--constraints",
-            path_text(fixed.path()),
+            path_text(&fixed),
             "--output-file",
-            path_text(output.path()),
+            path_text(&output),
             "-",
         ];
         let input = request.requested.join("\n");
         let compiled = self.run_uv(&args, &input)?;
         compiled.map_err(|failure| explain_unresolved(failure, request.requested))?;
-        let mut found = parse_compiled(&read_lines(output.path())?);
+        let mut found = parse_compiled(&read_lines(&output)?);
         found.retain(|package| {
             let name = pip_name(&package.name);
             requested.contains(&name) || !own.contains_key(&name)
@@ -123,7 +123,7 @@ impl PackageInstaller<'_> {
         let requested: BTreeSet<String> = lines.iter().map(|line| pip_name(line)).collect();
         let fixed = own.iter().filter(|(name, _)| !requested.contains(*name));
         let fixed = temporary_list(fixed.map(|(_, line)| line.as_str()))?;
-        let (list, fixed) = (path_text(list.path()), path_text(fixed.path()));
+        let (list, fixed) = (path_text(&list), path_text(&fixed));
         let args: &[&str] = match lines.iter().any(|line| line.contains("--hash=")) {
             true => &[
                 "install",
@@ -174,7 +174,7 @@ impl PackageInstaller<'_> {
         input: &str,
     ) -> PackageResult<Result<String, InstallerFailure>> {
         let python = env::var("OSCTL_PYTHON").unwrap_or_else(|_| DEFAULT_PYTHON.into());
-        let mut uv = Command::new(UV);
+        let mut uv = Command::new(UV_BINARY);
         // Settings of the project do not apply to the kernel's environment.
         uv.current_dir("/").arg("pip").args(&args[..1]);
         uv.args(["--python", &python]).args(&args[1..]);
@@ -188,14 +188,14 @@ fn pip_name(package: &str) -> String {
     PackageKind::Pip.comparable_name(package)
 }
 
-fn temporary_list<'a>(lines: impl Iterator<Item = &'a str>) -> PackageResult<NamedTempFile> {
+fn temporary_list<'a>(lines: impl Iterator<Item = &'a str>) -> PackageResult<TempPath> {
     let write = || {
         let mut file = tempfile::Builder::new().suffix(".txt").tempfile()?;
         for line in lines {
             writeln!(file, "{line}")?;
         }
         file.flush()?;
-        Ok(file)
+        Ok(file.into_temp_path())
     };
     write().map_err(file_refusal(&env::temp_dir()))
 }

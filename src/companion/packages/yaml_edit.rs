@@ -9,7 +9,7 @@ use serde_json::Value;
 
 const PACKAGES_KEY: &str = "packages";
 /// Indentation under a key, if the file has no example.
-const YAML_INDENT: &str = "  ";
+const PACKAGES_INDENT: &str = "  ";
 
 /// Changes the list of one installer.
 ///
@@ -49,7 +49,7 @@ fn edit_lines(lines: &mut Vec<String>, kind: PackageKind, after: &[String]) -> O
             return None;
         }
         lines.push(format!("{PACKAGES_KEY}:"));
-        lines.extend(list_block(YAML_INDENT, kind, after));
+        lines.extend(list_block(PACKAGES_INDENT, kind, after));
         return Some(());
     };
     match split_comment(value_of(&lines[at], PACKAGES_KEY)?).0 {
@@ -59,7 +59,7 @@ fn edit_lines(lines: &mut Vec<String>, kind: PackageKind, after: &[String]) -> O
     }
     let end = block_end(lines, at, 0);
     let first = (at + 1..end).find(|line| !is_blank(&lines[*line]));
-    let indent = first.map_or(YAML_INDENT.to_owned(), |line| {
+    let indent = first.map_or(PACKAGES_INDENT.to_owned(), |line| {
         indent_of(&lines[line]).to_owned()
     });
     let is_list = |line: &String| {
@@ -143,7 +143,7 @@ fn edit_list(
         return Some(());
     }
     lines[at] = format!("{indent}{kind}:{comment}");
-    let item_indent = item_indent.unwrap_or_else(|| format!("{indent}{YAML_INDENT}"));
+    let item_indent = item_indent.unwrap_or_else(|| format!("{indent}{PACKAGES_INDENT}"));
     let items = left
         .iter()
         .map(|package| format!("{item_indent}- {}", scalar(package, false)));
@@ -153,7 +153,7 @@ fn edit_list(
 }
 
 fn list_block(indent: &str, kind: PackageKind, packages: &[String]) -> Vec<String> {
-    let item = |package: &String| format!("{indent}{YAML_INDENT}- {}", scalar(package, false));
+    let item = |package: &String| format!("{indent}{PACKAGES_INDENT}- {}", scalar(package, false));
     let key = [format!("{indent}{kind}:")];
     key.into_iter().chain(packages.iter().map(item)).collect()
 }
