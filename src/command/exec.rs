@@ -6,6 +6,7 @@ use super::candidates::session_names;
 use super::follow::{self, CtrlCAction, RunView};
 use crate::error::{Error, Result, VerbOutcome, is_output_closed};
 use crate::host::client::CompanionClient;
+use crate::host::container_spec::CONTAINER_PROJECT_PATH;
 use crate::protocol::hex::hex;
 use crate::protocol::kernel::{DEFAULT_SESSION, Execute};
 use anyhow::Context as _;
@@ -13,9 +14,6 @@ use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
 use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
-
-/// The project in the container.
-const PROJECT_FOLDER: &str = "/repo";
 
 /// Maximum size of a code file; the companion has the same limit.
 const MAX_CODE_FILE_BYTES: u64 = 64 << 20;
@@ -124,7 +122,7 @@ fn path_inside(file: &Path, cx: &CommandContext) -> String {
     let whole = file.canonicalize().ok();
     let beneath = whole.zip(project).and_then(|(file, project)| {
         let beneath = file.strip_prefix(project.canonicalize().ok()?).ok()?;
-        Some(Path::new(PROJECT_FOLDER).join(beneath))
+        Some(Path::new(CONTAINER_PROJECT_PATH).join(beneath))
     });
     let path = beneath.as_deref().unwrap_or(file);
     path.to_string_lossy().into_owned()

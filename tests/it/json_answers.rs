@@ -248,6 +248,8 @@ fn check_host(all: &mut Answers) {
     ] {
         all.check(name, &[&["jupyter", verb][..], &prefix].concat());
     }
+    all.check("PackagesChangedAnswer", &["packages", "lock"]);
+    all.check("PackagesAnswer", &["packages", "ls"]);
     all.check("ConfigAnswer", &["config", "show"]);
     all.check("PathAnswer", &["config", "path"]);
     let failed = all.check("FailureAnswer", &["config", "init"]);
