@@ -74,8 +74,7 @@ pub(crate) async fn ensure_base_image(
     Ok(BOOTSTRAPPED_IMAGE.into())
 }
 
-/// Pulls the published image `NAME@sha256:…`, unless the engine has it. Returns `false` if the image is not available,
-/// and warns with the reason.
+/// Pulls the published image `NAME@sha256:…`, unless the engine has it. Returns why the image is not available.
 ///
 /// # Errors
 /// When the engine does not answer.
@@ -83,24 +82,19 @@ pub(crate) async fn pull_published_image(
     docker: &Docker,
     reference: &str,
     progress: &dyn EngineProgress,
-) -> Result<bool> {
+) -> Result<Option<String>> {
     if !docker.has_image_by_digest(reference).await? {
         progress.report_step(&format!("pulling {reference}"));
-        let pulled = docker.pull_image(reference, progress).await;
-        let why = match pulled.err() {
-            Some(why) => Some(why),
-            None if docker.has_image_by_digest(reference).await? => None,
-            None => Some("the engine has no image of that digest for its platform".into()),
-        };
-        if let Some(why) = why {
-            progress.warn(&format!(
-                "can't pull the published image `{reference}`, building every stage locally: {why}"
-            ));
-            return Ok(false);
+        if let Err(why) = docker.pull_image(reference, progress).await {
+            return Ok(Some(why));
+        }
+        if !docker.has_image_by_digest(reference).await? {
+            let why = "the engine has no image of that digest for its platform";
+            return Ok(Some(why.into()));
         }
     }
     docker.tag_image(reference, &ground_name(reference)).await?;
-    Ok(true)
+    Ok(None)
 }
 
 /// Lock of builds, which need images that no container and no other image uses yet.

@@ -126,8 +126,11 @@ pub(crate) async fn ensure_image(
     };
     let mut published = dockerfile.published_image(&recipe.args);
     if let Some(reference) = published
-        && !base::pull_published_image(docker, reference, progress).await?
+        && let Some(why) = base::pull_published_image(docker, reference, progress).await?
     {
+        progress.warn(&format!(
+            "can't pull the published image `{reference}`, building every stage locally: {why}"
+        ));
         published = None;
     }
     let base = match published {
@@ -162,21 +165,30 @@ pub(crate) async fn ensure_image(
         labels,
         builder,
     };
-    let restore_binary_image = async || -> Result<bool> {
-        let is_gone = match &binary_image {
-            Some(tag) => docker.find_image(tag).await?.is_none(),
-            None => false,
-        };
-        if is_gone {
+    let restore_images = async || -> Result<bool> {
+        let mut is_restored = false;
+        if let Some(tag) = &binary_image
+            && docker.find_image(tag).await?.is_none()
+        {
             keeper::ensure_keeper_image(docker, &recipe.companion, progress).await?;
+            is_restored = true;
         }
-        Ok(is_gone)
+        if let Some(reference) = published
+            && docker.find_image(&ground_name(reference)).await?.is_none()
+        {
+            if let Some(why) = base::pull_published_image(docker, reference, progress).await? {
+                let message = format!("can't pull the published image `{reference}` again: {why}");
+                return Err(Error::precondition(message, "`osctl build` tries again").into());
+            }
+            is_restored = true;
+        }
+        Ok(is_restored)
     };
     let try_build = async || {
         let built = build_watched(docker, &build, progress).await;
         built.map_err(|error| dockerfile.locate_failure(error))
     };
-    build_or_retry(try_build, restore_binary_image).await?;
+    build_or_retry(try_build, restore_images).await?;
     let image = docker
         .find_image(&tag)
         .await?
@@ -205,20 +217,19 @@ fn build_warning(body: &Body, dockerfile: &PermittedDockerfile) -> Option<String
     (!warnings.is_empty()).then(|| warnings.join("\nwarning: "))
 }
 
-/// Builds the image, and builds once more if the keeper's image was missing and `restore_binary_image` has restored it.
+/// Builds the image, and builds once more if an image that it needs was missing and `restore_images` has restored it.
 ///
-/// The lock on images holds for the instances of one user: `down --purge` of another user of the engine may remove the
-/// keeper's image before the build reads it.
+/// The lock on images holds for the instances of one user: another user of the engine may remove the keeper's image or
+/// the published image before the build reads it.
 async fn build_or_retry(
     try_build: impl AsyncFn() -> Result<()>,
-    restore_binary_image: impl AsyncFnOnce() -> Result<bool>,
+    restore_images: impl AsyncFnOnce() -> Result<bool>,
 ) -> Result<()> {
-    let Err(error) = try_build().await else {
-        return Ok(());
-    };
-    match restore_binary_image().await? {
-        true => try_build().await,
-        false => Err(error),
+    let built = try_build().await;
+    // The next evolve also needs the images of a build that succeeded.
+    match restore_images().await? {
+        true if built.is_err() => try_build().await,
+        _ => built,
     }
 }
 

@@ -239,7 +239,7 @@ fn a_step_that_fails_is_named_with_its_last_lines() {
     let line = "RUN echo a-clue; echo another >&2; exit 7";
     let home = second.home("it-step", line);
     let failure = run_to_end(&home, ["up", "--yes"]);
-    let words = [line, "a-clue\n", "another\n", "exit code: 7", "-v build`"];
+    let words = [line, "a-clue\n", "another\n", "exit code 7", "-v build`"];
     assert_failure(&failure, 4, &words);
 }
 

@@ -15,6 +15,8 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+/// The socket of the machine's engine.
+const ENGINE_SOCKET: &str = "/var/run/docker.sock";
 /// The longest time that a test waits for anything before it fails.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -27,8 +29,12 @@ static START_WITHOUT_COPY: unsafe extern "C" fn(
 ) -> libc::c_int = libc::posix_spawn_file_actions_addchdir_np;
 
 /// Removes what a killed earlier run left of the instance: it belongs to folders that are
-/// created again.
+/// created again, or that no longer exist.
 pub(crate) fn forget(instance: &str) {
+    // Tests of the installation run without an engine.
+    if UnixStream::connect(ENGINE_SOCKET).is_err() {
+        return;
+    }
     let paths = [
         format!("/containers/os-keeper-{instance}?force=true"),
         format!("/containers/os-host-{instance}?force=true"),
@@ -63,8 +69,9 @@ impl Home {
         let suffix = std::env::var("OSCTL_TEST_SUFFIX").unwrap_or_default();
         let instance = &format!("{instance}{suffix}");
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("home-{instance}"));
+        // A run of another checkout may have left the instance.
+        forget(instance);
         if folder.exists() {
-            forget(instance);
             // What the container wrote belongs to the user of the container, here root.
             fs::remove_dir_all(&folder).unwrap();
         }
@@ -400,7 +407,7 @@ impl Engine {
 
     #[track_caller]
     pub(crate) fn send(self, method: &str, path: &str, body: &Value) -> Response {
-        EngineAt("/var/run/docker.sock".into()).send(method, path, body)
+        EngineAt(ENGINE_SOCKET.into()).send(method, path, body)
     }
 }
 
