@@ -157,7 +157,7 @@ impl Idleness {
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Another trial starts while at least this share of the processors is idle.
-const MIN_IDLE_SHARE: f64 = 0.3;
+const MIN_IDLE_SHARE: f64 = 0.2;
 
 #[derive(Debug)]
 struct Schedule {

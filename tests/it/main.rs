@@ -224,6 +224,7 @@ fn lanes() -> Vec<Lane> {
         remote::trials(),
         provision::trials(),
         published::trials(),
+        faults::trials(),
     ]);
     let servers = Lane::new("MCP servers").hold([
         mcp::trials(),
@@ -280,12 +281,7 @@ fn lanes() -> Vec<Lane> {
         ]);
     // These trials compare memory over many requests, measure response times, or change the machine's network rules,
     // which the engine also changes.
-    let machine = Lane::new(MACHINE).hold([
-        podman::trials(),
-        soak::trials(),
-        load::trials(),
-        faults::trials(),
-    ]);
+    let machine = Lane::new(MACHINE).hold([podman::trials(), soak::trials(), load::trials()]);
     vec![
         shared, servers, python, desktop, engines, campaign, own, evolve, machine,
     ]
