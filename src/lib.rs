@@ -39,12 +39,12 @@ mod image;
 mod keeper;
 #[cfg(all(test, target_os = "linux"))]
 mod model_checker;
-mod protocol;
 mod ui;
 
 use crate::cli::Verb;
 use crate::error::{Error, Result, VerbOutcome};
 use crate::ui::Ui;
+use osctl_protocol as protocol;
 use std::ffi::OsString;
 use std::process::ExitCode;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};

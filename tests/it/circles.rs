@@ -106,7 +106,7 @@ fn import_graph(folder: &str, sources: &[Source]) -> ImportGraph {
                 false => reexports.get(name).cloned().unwrap_or("mod".into()),
             };
             if target != *part {
-                let why = format!("`src/{}` names `{}`", source.path, path.join("::"));
+                let why = format!("`{}` names `{}`", source.file, path.join("::"));
                 graph.get_mut(part).unwrap().insert(target, why);
             }
         }

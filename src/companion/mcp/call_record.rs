@@ -1,8 +1,10 @@
 //! The record of a tool call in the activity log.
 
 use super::message::{RpcMessage, find_value};
-use crate::companion::activity::{ActivityDraft, ActivityLog, client_name, url_text};
+use crate::companion::activity::ActivityLog;
 use crate::protocol::activity::{ActivityKind, ActivityVerdict};
+use crate::protocol::activity_draft::ActivityDraft;
+use crate::protocol::activity_text::{client_name, url_text};
 use parking_lot::Mutex;
 use std::sync::Arc;
 

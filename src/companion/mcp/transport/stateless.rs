@@ -8,7 +8,6 @@
 use super::refusal::{self, json_response, rpc_error_response};
 use super::stream_response::{self, OnDisconnect, SseFormat, SseIdKind};
 use super::{AcceptedTypes, header_text};
-use crate::companion::activity::client_name;
 use crate::companion::mcp::call_record::CallRecord;
 use crate::companion::mcp::child::protocol_revision::HANDSHAKE_REVISIONS;
 use crate::companion::mcp::child::protocol_revision::{self, STATELESS_REVISION};
@@ -19,6 +18,7 @@ use crate::companion::mcp::param_headers::{ClientParamHeaders, PARAM_HEADER_PREF
 use crate::companion::mcp::session::Backend;
 use crate::companion::mcp::{Hub, HubTarget};
 use crate::protocol::PROTOCOL_VERSION_HEADER;
+use crate::protocol::activity_text::client_name;
 use crate::protocol::mcp_header::decode_header;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
