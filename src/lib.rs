@@ -24,8 +24,6 @@
 //! - Only `ui` prints; only `main` ends the process.
 
 mod archive;
-mod atomic_write;
-mod backoff;
 mod cli;
 mod command;
 #[cfg(target_os = "linux")]
@@ -45,6 +43,7 @@ use crate::cli::Verb;
 use crate::error::{Error, Result, VerbOutcome};
 use crate::ui::Ui;
 use osctl_protocol as protocol;
+use osctl_support::{atomic_write, backoff};
 use std::ffi::OsString;
 use std::process::ExitCode;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};

@@ -6,7 +6,6 @@
 
 mod activity;
 mod admission;
-mod api;
 mod criu;
 mod cryo;
 mod descendants;
@@ -54,6 +53,7 @@ use kernel::{KernelSessions, SessionLimits};
 use listeners::CompanionListeners;
 use mcp::Hub;
 use os_tools::OsServerFactory;
+use osctl_support::api;
 use pty::{PtyLimits, PtyTerminals};
 use runs::{RetainedRuns, RunStore};
 use serde_json::Value;

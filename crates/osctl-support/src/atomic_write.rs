@@ -11,7 +11,7 @@ use std::path::Path;
 /// What is on the disk when [`atomic_write`] returns, and thus survives a power loss. The end of the process takes
 /// nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Durability {
+pub enum Durability {
     /// Nothing yet: a power loss may take the old content and the new one.
     Renamed,
     /// The content: after a power loss, the file has the old content or the new one.
@@ -25,16 +25,12 @@ pub(crate) enum Durability {
 /// # Errors
 /// When the folder does not exist or can't be written. The old file is then unchanged, unless only the sync of the
 /// folder failed.
-pub(crate) fn atomic_write(
-    path: &Path,
-    content: &[u8],
-    durability: Durability,
-) -> io::Result<File> {
+pub fn atomic_write(path: &Path, content: &[u8], durability: Durability) -> io::Result<File> {
     atomic_write_as(path, content, None, durability)
 }
 
 /// Like [`atomic_write`], with these permissions.
-pub(crate) fn atomic_write_as(
+pub fn atomic_write_as(
     path: &Path,
     content: &[u8],
     permissions: Option<Permissions>,
@@ -58,7 +54,7 @@ pub(crate) fn atomic_write_as(
 }
 
 /// Waits until the names in the folder are on the disk.
-pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
+pub fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 

@@ -1,20 +1,20 @@
 //! A refusal as clients see it, and the only conversion into an HTTP response.
 
-use crate::protocol::error::{ApiError, CheckpointedFailure, FailedReply};
 use axum::Json;
 use axum::extract::Request;
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use osctl_protocol::error::{ApiError, CheckpointedFailure, FailedReply};
 
 /// The hint that names the documentation of fields.
-pub(in crate::companion) const FIELD_DOCS_HINT: &str = "`GET /openapi.json` describes every field";
+pub const FIELD_DOCS_HINT: &str = "`GET /openapi.json` describes every field";
 
 /// The result of a handler.
-pub(in crate::companion) type ApiResult<T = Response> = Result<T, ApiRefusal>;
+pub type ApiResult<T = Response> = Result<T, ApiRefusal>;
 
 /// A refused or failed request: the error for clients of HTTP, and the text for a model.
 #[derive(Debug, Clone, PartialEq)]
-pub(in crate::companion) struct ApiRefusal {
+pub struct ApiRefusal {
     status: StatusCode,
     error: ApiError,
     /// The text of the tool's result; the message if missing.
@@ -26,15 +26,11 @@ pub(in crate::companion) struct ApiRefusal {
 }
 
 impl ApiRefusal {
-    pub(in crate::companion) fn new(
-        status: StatusCode,
-        kind: &str,
-        message: impl Into<String>,
-    ) -> Self {
+    pub fn new(status: StatusCode, kind: &str, message: impl Into<String>) -> Self {
         Self::from_error(status, ApiError::new(kind, message))
     }
 
-    pub(in crate::companion) fn from_error(status: StatusCode, error: ApiError) -> Self {
+    pub fn from_error(status: StatusCode, error: ApiError) -> Self {
         Self {
             status,
             error,
@@ -45,12 +41,12 @@ impl ApiRefusal {
     }
 
     /// The refusal of a field with an invalid value.
-    pub(in crate::companion) fn invalid_field(message: impl Into<String>) -> Self {
+    pub fn invalid_field(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "invalid_field", message).with_hint(FIELD_DOCS_HINT)
     }
 
     /// Sets or replaces the hint.
-    pub(in crate::companion) fn with_hint(mut self, hint: impl Into<String>) -> Self {
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.error.hint = Some(hint.into());
         self
     }
@@ -61,28 +57,28 @@ impl ApiRefusal {
     }
 
     /// Sets the text for a model. Its hints name tools, not commands or HTTP endpoints.
-    pub(in crate::companion) fn with_tool_text(mut self, text: impl Into<String>) -> Self {
+    pub fn with_tool_text(mut self, text: impl Into<String>) -> Self {
         self.tool_text = Some(text.into());
         self
     }
 
-    pub(in crate::companion) fn with_retry_after(mut self, seconds: u16) -> Self {
+    pub fn with_retry_after(mut self, seconds: u16) -> Self {
         self.retry_after = Some(seconds);
         self
     }
 
     /// Marks the kernel as checkpointed.
-    pub(in crate::companion) fn with_checkpointed(mut self) -> Self {
+    pub fn with_checkpointed(mut self) -> Self {
         self.is_checkpointed = true;
         self
     }
 
     /// The status and the error, for a reply that contains them.
-    pub(in crate::companion) fn into_parts(self) -> (StatusCode, ApiError) {
+    pub fn into_parts(self) -> (StatusCode, ApiError) {
         (self.status, self.error)
     }
 
-    pub(in crate::companion) fn into_tool_text(self) -> String {
+    pub fn into_tool_text(self) -> String {
         self.tool_text.unwrap_or(self.error.message)
     }
 }
@@ -103,10 +99,7 @@ impl IntoResponse for ApiRefusal {
 }
 
 /// The fallback of each interface for a method that a path does not support.
-pub(in crate::companion) async fn reject_wrong_method(
-    method: Method,
-    request: Request,
-) -> ApiRefusal {
+pub async fn reject_wrong_method(method: Method, request: Request) -> ApiRefusal {
     let message = format!("`{}` does not support {method}", request.uri().path());
     ApiRefusal::new(StatusCode::METHOD_NOT_ALLOWED, "wrong_method", message)
         .with_hint("`GET /` lists the endpoints")

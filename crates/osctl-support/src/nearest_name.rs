@@ -2,7 +2,7 @@
 
 /// The known name nearest to `name`, if one edit or less is needed per `chars_per_edit` characters of the known name.
 /// An edit inserts, removes or replaces a character, or swaps two neighbours.
-pub(crate) fn nearest_name<'a>(
+pub fn nearest_name<'a>(
     name: &str,
     known: impl IntoIterator<Item = &'a str>,
     chars_per_edit: usize,

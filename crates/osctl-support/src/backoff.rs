@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Backoff {
+pub struct Backoff {
     /// The delay after the first failure.
-    pub(crate) first: Duration,
-    pub(crate) max: Duration,
+    pub first: Duration,
+    pub max: Duration,
 }
 
 impl Backoff {
     /// The delay after this many failures in a row; none without a failure.
-    pub(crate) fn delay_after(self, failures: u32) -> Duration {
+    pub fn delay_after(self, failures: u32) -> Duration {
         let Some(doublings) = failures.checked_sub(1) else {
             return Duration::ZERO;
         };

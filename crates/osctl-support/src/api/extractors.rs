@@ -9,10 +9,10 @@ use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 
 /// Maximum bytes of a request body; streamed bodies have no limit.
-pub(in crate::companion) const MAX_REQUEST_BODY_BYTES: usize = 64 << 20;
+pub const MAX_REQUEST_BODY_BYTES: usize = 64 << 20;
 
 /// The texts in which the refusals of the two interfaces differ. The state of an interface selects them.
-pub(in crate::companion) trait ExtractorTexts {
+pub trait ExtractorTexts {
     /// The name of the body in a message.
     const BODY_NAME: &'static str;
     const LARGE_BODY_HINT: Option<&'static str>;
@@ -21,7 +21,7 @@ pub(in crate::companion) trait ExtractorTexts {
 
 /// The complete body of a request.
 #[derive(Debug)]
-pub(in crate::companion) struct RawBody(pub(in crate::companion) Bytes);
+pub struct RawBody(pub Bytes);
 
 impl<S: ExtractorTexts + Send + Sync> FromRequest<S> for RawBody {
     type Rejection = ApiRefusal;
@@ -43,7 +43,7 @@ impl<S: ExtractorTexts + Send + Sync> FromRequest<S> for RawBody {
 
 /// A JSON body. An empty body counts as an empty object.
 #[derive(Debug)]
-pub(in crate::companion) struct JsonBody<T>(pub(in crate::companion) T);
+pub struct JsonBody<T>(pub T);
 
 impl<T: DeserializeOwned, S: ExtractorTexts + Send + Sync> FromRequest<S> for JsonBody<T> {
     type Rejection = ApiRefusal;
@@ -67,7 +67,7 @@ impl<T: DeserializeOwned, S: ExtractorTexts + Send + Sync> FromRequest<S> for Js
 
 /// The parameters of the query.
 #[derive(Debug)]
-pub(in crate::companion) struct QueryParams<T>(pub(in crate::companion) T);
+pub struct QueryParams<T>(pub T);
 
 impl<T: DeserializeOwned, S: ExtractorTexts + Send + Sync> FromRequestParts<S> for QueryParams<T> {
     type Rejection = ApiRefusal;
@@ -84,7 +84,7 @@ impl<T: DeserializeOwned, S: ExtractorTexts + Send + Sync> FromRequestParts<S> f
 
 /// The ID or the name in the path.
 #[derive(Debug)]
-pub(in crate::companion) struct PathId(pub(in crate::companion) String);
+pub struct PathId(pub String);
 
 impl<S: Send + Sync> FromRequestParts<S> for PathId {
     type Rejection = ApiRefusal;
