@@ -23,7 +23,6 @@
 //!   indicatif, dialoguer and console in `ui`.
 //! - Only `ui` prints; only `main` ends the process.
 
-mod archive;
 mod cli;
 mod command;
 #[cfg(target_os = "linux")]
@@ -42,6 +41,7 @@ mod ui;
 use crate::cli::Verb;
 use crate::error::{Error, Result, VerbOutcome};
 use crate::ui::Ui;
+use osctl_archive as archive;
 use osctl_protocol as protocol;
 use osctl_support::{atomic_write, backoff};
 use std::ffi::OsString;

@@ -166,7 +166,6 @@ fn each_layer_names_only_what_it_may() {
                 "osctl_support",
                 "protocol",
             ],
-            "archive" => &["protocol"],
             "engine" => &["atomic_write", "error", "protocol"],
             "image" => &["archive", "error", "protocol"],
             "keeper" => &[
@@ -338,7 +337,7 @@ fn each_library_is_used_only_in_its_place() {
             &["ui/picture/sixel.rs", "companion/display/capture.rs"],
         ),
         ("icy_sixel", &["ui/picture/sixel.rs"]),
-        ("tar", &["archive/", "image/"]),
+        ("tar", &["image/", "osctl-archive/"]),
         ("directories", &["host/folders.rs"]),
         (
             "nix",
@@ -352,7 +351,7 @@ fn each_library_is_used_only_in_its_place() {
                 "host/provision.rs",
                 "image/resource_watch.rs",
                 "keeper/",
-                "archive/",
+                "osctl-archive/",
                 "ui/picture/terminal_query.rs",
                 "ui/screen/raw.rs",
             ],

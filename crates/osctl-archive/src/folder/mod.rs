@@ -9,12 +9,12 @@ mod path_based;
 mod unix;
 
 #[cfg(not(unix))]
-pub(crate) use path_based::{Folder, set_mode_and_mtime};
+pub use path_based::{Folder, set_mode_and_mtime};
 #[cfg(unix)]
-pub(crate) use unix::{Folder, set_mode_and_mtime};
+pub use unix::{Folder, set_mode_and_mtime};
 
 use super::temporary_name::{random_id, temporary_name};
-use crate::protocol::files::{EntryKind, Mtime};
+use osctl_protocol::files::{EntryKind, Mtime};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read, Write};
 
@@ -23,7 +23,7 @@ impl Folder {
     ///
     /// # Errors
     /// When the name is a link or a file; [`Folder::is_link`] recognizes this error.
-    pub(crate) fn ensure_folder(&self, name: &OsStr) -> io::Result<Self> {
+    pub fn ensure_folder(&self, name: &OsStr) -> io::Result<Self> {
         match self.open_folder(name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             opened => return opened,
@@ -36,7 +36,7 @@ impl Folder {
 
     /// Writes a file with this content and mode. It writes a temporary file and renames it to `name`, so a link of that
     /// name is replaced and not followed.
-    pub(crate) fn replace_file(&self, name: &OsStr, mode: u32, content: &[u8]) -> io::Result<()> {
+    pub fn replace_file(&self, name: &OsStr, mode: u32, content: &[u8]) -> io::Result<()> {
         let temporary = temporary_name(name, &random_id()?);
         let write = || {
             let mut file = self.create_file(&temporary)?;
@@ -55,7 +55,7 @@ impl Folder {
     ///
     /// # Errors
     /// When the file is larger or can't be read.
-    pub(crate) fn read_file(&self, name: &OsStr, limit: u64) -> io::Result<Option<Vec<u8>>> {
+    pub fn read_file(&self, name: &OsStr, limit: u64) -> io::Result<Option<Vec<u8>>> {
         let file = match self.stat(name)?.kind {
             EntryKind::File => self.open_file(name)?,
             _ => return Ok(None),
@@ -75,26 +75,26 @@ impl Folder {
 
 /// The metadata of a directory entry; links are not followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct EntryStat {
-    pub(crate) kind: EntryKind,
+pub struct EntryStat {
+    pub kind: EntryKind,
     /// Whether a device is a character device.
-    pub(crate) is_character: bool,
-    pub(crate) size: u64,
+    pub is_character: bool,
+    pub size: u64,
     /// Bytes allocated on the disk.
-    pub(crate) allocated: u64,
+    pub allocated: u64,
     /// Permission bits, without the file type.
-    pub(crate) mode: u32,
-    pub(crate) mtime: Mtime,
+    pub mode: u32,
+    pub mtime: Mtime,
     /// Device and inode of the file; `link_count` counts its hard links.
-    pub(crate) identity: (u64, u64),
-    pub(crate) link_count: u64,
+    pub identity: (u64, u64),
+    pub link_count: u64,
 }
 
 /// Converts a name from an archive to a name of this system.
 ///
 /// # Errors
 /// When the name is not valid on this system.
-pub(crate) fn native_name(name: &[u8]) -> io::Result<OsString> {
+pub fn native_name(name: &[u8]) -> io::Result<OsString> {
     #[cfg(unix)]
     {
         use std::os::unix::ffi::OsStringExt;

@@ -1,6 +1,6 @@
 //! Names of temporary files, which are renamed to their final name when complete.
 
-use crate::protocol::hex::hex;
+use osctl_protocol::hex::hex;
 use std::ffi::{OsStr, OsString};
 use std::io;
 
@@ -8,7 +8,7 @@ use std::io;
 const MAX_TEMPORARY_STEM_BYTES: usize = 200;
 
 /// `.NAME.osctl-ID`, in the same folder, so that a rename moves the file to its final name.
-pub(crate) fn temporary_name(name: &OsStr, id: &str) -> OsString {
+pub fn temporary_name(name: &OsStr, id: &str) -> OsString {
     let mut temporary = OsString::from(".");
     let bytes = name.as_encoded_bytes();
     if bytes.len() <= MAX_TEMPORARY_STEM_BYTES {
@@ -25,7 +25,7 @@ pub(crate) fn temporary_name(name: &OsStr, id: &str) -> OsString {
 ///
 /// # Errors
 /// When the system provides no random numbers.
-pub(crate) fn random_id() -> io::Result<String> {
+pub fn random_id() -> io::Result<String> {
     let mut bytes = [0u8; 8];
     getrandom::fill(&mut bytes)
         .map_err(|e| io::Error::other(format!("no random numbers available: {e}")))?;

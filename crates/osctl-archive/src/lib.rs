@@ -7,7 +7,7 @@
 //!
 //! The format is POSIX pax; GNU extensions are read, too. The `tar` crate parses and builds header blocks. The stream
 //! is implemented here because that crate reads names of any length into memory, hides the holes of a file, and opens
-//! entries by path. In this module no buffer grows with the archive or its files, names hold any byte, and holes stay
+//! entries by path. In this crate no buffer grows with the archive or its files, names hold any byte, and holes stay
 //! holes. Every name is opened beneath a [`Folder`] that is held open, so no link leads outside, no matter who created
 //! it or when.
 //!
@@ -28,17 +28,17 @@ mod unpack;
 mod writeback_hints;
 mod writer;
 
-pub(crate) use chunk_channel::{
+pub use chunk_channel::{
     ChunkReader, ChunkReceiver, ChunkSender, ChunkWriter, chunk_reader, chunk_writer,
 };
-pub(crate) use error::ArchiveError;
-pub(crate) use folder::{EntryStat, Folder, native_name, set_mode_and_mtime};
-pub(crate) use pack::{ErrorReporting, PackSource, pack_stream};
-pub(crate) use resume_point::{ReadProgress, ResumePoint, VerifiedReader};
-pub(crate) use sparse::data_segments;
-pub(crate) use temporary_name::{random_id, temporary_name};
-pub(crate) use unpack::{UnpackPolicy, UnpackTotals, unpack_archive};
-pub(crate) use writeback_hints::BackgroundWriter;
+pub use error::ArchiveError;
+pub use folder::{EntryStat, Folder, native_name, set_mode_and_mtime};
+pub use pack::{ErrorReporting, PackSource, pack_stream};
+pub use resume_point::{ReadProgress, ResumePoint, VerifiedReader};
+pub use sparse::data_segments;
+pub use temporary_name::{random_id, temporary_name};
+pub use unpack::{UnpackPolicy, UnpackTotals, unpack_archive};
+pub use writeback_hints::BackgroundWriter;
 
 /// Bytes per read or write.
-pub(crate) const ARCHIVE_CHUNK_BYTES: usize = 256 << 10;
+pub const ARCHIVE_CHUNK_BYTES: usize = 256 << 10;

@@ -9,19 +9,19 @@ use std::io::{self, Read, Write};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 /// The chunks that leave the pipe; an error means that the stream was cut.
-pub(crate) type ChunkReceiver = Receiver<io::Result<Bytes>>;
+pub type ChunkReceiver = Receiver<io::Result<Bytes>>;
 
 /// Chunks in the pipe.
 const MAX_QUEUED_CHUNKS: usize = 8;
 
 /// The blocking end that writes; the chunks arrive at the receiver.
 #[derive(Debug)]
-pub(crate) struct ChunkWriter {
+pub struct ChunkWriter {
     sender: Sender<io::Result<Bytes>>,
     buffer: Vec<u8>,
 }
 
-pub(crate) fn chunk_writer() -> (ChunkWriter, ChunkReceiver) {
+pub fn chunk_writer() -> (ChunkWriter, ChunkReceiver) {
     let (sender, receiver) = channel(MAX_QUEUED_CHUNKS);
     let buffer = Vec::new();
     (ChunkWriter { sender, buffer }, receiver)
@@ -32,7 +32,7 @@ impl ChunkWriter {
     ///
     /// # Errors
     /// When the receiver was dropped.
-    pub(crate) fn finish(mut self, error: Option<io::Error>) -> io::Result<()> {
+    pub fn finish(mut self, error: Option<io::Error>) -> io::Result<()> {
         self.flush()?;
         match error {
             Some(error) => self.send_chunk(Err(error)),
@@ -41,7 +41,7 @@ impl ChunkWriter {
     }
 
     /// Sends a chunk unchanged, after the buffered bytes.
-    pub(crate) fn write_chunk(&mut self, piece: Bytes) -> io::Result<()> {
+    pub fn write_chunk(&mut self, piece: Bytes) -> io::Result<()> {
         self.flush()?;
         self.send_chunk(Ok(piece))
     }
@@ -76,7 +76,7 @@ impl Write for ChunkWriter {
 
 /// The blocking end that reads; the task feeds it.
 #[derive(Debug)]
-pub(crate) struct ChunkReader {
+pub struct ChunkReader {
     receiver: Receiver<io::Result<Bytes>>,
     current: Bytes,
     is_over: bool,
@@ -84,9 +84,9 @@ pub(crate) struct ChunkReader {
 
 /// The async end that writes.
 #[derive(Debug)]
-pub(crate) struct ChunkSender(Sender<io::Result<Bytes>>);
+pub struct ChunkSender(Sender<io::Result<Bytes>>);
 
-pub(crate) fn chunk_reader() -> (ChunkSender, ChunkReader) {
+pub fn chunk_reader() -> (ChunkSender, ChunkReader) {
     let (sender, receiver) = channel(MAX_QUEUED_CHUNKS);
     let reader = ChunkReader {
         receiver,
@@ -98,18 +98,18 @@ pub(crate) fn chunk_reader() -> (ChunkSender, ChunkReader) {
 
 impl ChunkSender {
     /// Sends a chunk; `false` when the reader was dropped.
-    pub(crate) async fn send_chunk(&self, piece: Bytes) -> bool {
+    pub async fn send_chunk(&self, piece: Bytes) -> bool {
         // An empty chunk marks the end, so empty input is not sent.
         piece.is_empty() || self.0.send(Ok(piece)).await.is_ok()
     }
 
     /// Marks the regular end of the stream. Dropping the sender without this call means a cut stream.
-    pub(crate) async fn finish(&self) {
+    pub async fn finish(&self) {
         let _ = self.0.send(Ok(Bytes::new())).await;
     }
 
     /// Ends the stream with an error.
-    pub(crate) async fn fail(self, error: io::Error) {
+    pub async fn fail(self, error: io::Error) {
         let _ = self.0.send(Err(error)).await;
     }
 }
@@ -119,7 +119,7 @@ impl ChunkReader {
     ///
     /// # Errors
     /// When the stream was cut.
-    pub(crate) fn next_chunk(&mut self) -> io::Result<Bytes> {
+    pub fn next_chunk(&mut self) -> io::Result<Bytes> {
         if self.current.is_empty() && !self.is_over {
             let next = self.receiver.blocking_recv().unwrap_or_else(|| {
                 let why = "the connection was cut";

@@ -7,30 +7,30 @@
 //!
 //! Data are not compared: a changed file with the same size and time is not detected.
 
-use crate::protocol::hex::hex;
+use osctl_protocol::hex::hex;
 use sha2::{Digest, Sha256};
 use std::io::{self, Read, Write};
 use tokio::sync::watch;
 
 /// A position in a stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct ResumePoint {
+pub struct ResumePoint {
     /// Bytes before the position.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// Digest of those bytes without file data.
-    pub(crate) metadata_digest: String,
+    pub metadata_digest: String,
 }
 
 /// How much of a stream was read.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct ReadProgress {
+pub struct ReadProgress {
     bytes: u64,
     hasher: Sha256,
 }
 
 impl ReadProgress {
     /// The resume point, if exactly `bytes` bytes were read.
-    pub(crate) fn resume_point(&self, bytes: u64) -> Option<ResumePoint> {
+    pub fn resume_point(&self, bytes: u64) -> Option<ResumePoint> {
         (self.bytes == bytes).then(|| ResumePoint {
             bytes,
             metadata_digest: hex(self.hasher.clone().finalize()),
@@ -40,13 +40,13 @@ impl ReadProgress {
 
 /// A reader that records its progress and the digest of the form.
 #[derive(Debug)]
-pub(crate) struct VerifiedReader<R> {
+pub struct VerifiedReader<R> {
     source: R,
     progress: watch::Sender<ReadProgress>,
 }
 
 impl<R: Read> VerifiedReader<R> {
-    pub(crate) fn new(from: R) -> (Self, watch::Receiver<ReadProgress>) {
+    pub fn new(from: R) -> (Self, watch::Receiver<ReadProgress>) {
         let (seen, seeing) = watch::channel(ReadProgress::default());
         (
             Self {

@@ -1,7 +1,7 @@
 //! Folders as paths, for systems that have no descriptor-relative file operations.
 
 use super::EntryStat;
-use crate::protocol::files::{EntryKind, Mtime};
+use osctl_protocol::files::{EntryKind, Mtime};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 #[derive(Debug)]
-pub(crate) struct Folder(PathBuf);
+pub struct Folder(PathBuf);
 
 impl Folder {
-    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+    pub fn open(path: &Path) -> io::Result<Self> {
         let path = fs::canonicalize(path)?;
         match fs::metadata(&path)?.is_dir() {
             true => Ok(Self(path)),
@@ -20,7 +20,7 @@ impl Folder {
         }
     }
 
-    pub(crate) fn open_folder(&self, name: &OsStr) -> io::Result<Self> {
+    pub fn open_folder(&self, name: &OsStr) -> io::Result<Self> {
         let path = self.0.join(name);
         match fs::symlink_metadata(&path)?.is_dir() {
             true => Ok(Self(path)),
@@ -28,11 +28,11 @@ impl Folder {
         }
     }
 
-    pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
+    pub fn names(&self) -> io::Result<Vec<OsString>> {
         self.names_up_to(usize::MAX)
     }
 
-    pub(crate) fn names_up_to(&self, most: usize) -> io::Result<Vec<OsString>> {
+    pub fn names_up_to(&self, most: usize) -> io::Result<Vec<OsString>> {
         let entries = fs::read_dir(&self.0)?.take(most);
         let names = entries.map(|entry| Ok(entry?.file_name()));
         let mut names = names.collect::<io::Result<Vec<_>>>()?;
@@ -40,20 +40,20 @@ impl Folder {
         Ok(names)
     }
 
-    pub(crate) fn stat(&self, name: &OsStr) -> io::Result<EntryStat> {
+    pub fn stat(&self, name: &OsStr) -> io::Result<EntryStat> {
         Ok(EntryStat::from(&fs::symlink_metadata(self.0.join(name))?))
     }
 
-    pub(crate) fn stat_self(&self) -> io::Result<EntryStat> {
+    pub fn stat_self(&self) -> io::Result<EntryStat> {
         Ok(EntryStat::from(&fs::metadata(&self.0)?))
     }
 
-    pub(crate) fn read_link(&self, name: &OsStr) -> io::Result<Vec<u8>> {
+    pub fn read_link(&self, name: &OsStr) -> io::Result<Vec<u8>> {
         let target = fs::read_link(self.0.join(name))?;
         Ok(target.to_string_lossy().replace('\\', "/").into_bytes())
     }
 
-    pub(crate) fn open_file(&self, name: &OsStr) -> io::Result<File> {
+    pub fn open_file(&self, name: &OsStr) -> io::Result<File> {
         let path = self.0.join(name);
         match fs::symlink_metadata(&path)?.is_symlink() {
             true => Err(io::ErrorKind::NotADirectory.into()),
@@ -61,61 +61,61 @@ impl Folder {
         }
     }
 
-    pub(crate) fn create_file(&self, name: &OsStr) -> io::Result<File> {
+    pub fn create_file(&self, name: &OsStr) -> io::Result<File> {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).open(self.0.join(name))
     }
 
-    pub(crate) fn reopen_file(&self, name: &OsStr) -> io::Result<Option<File>> {
+    pub fn reopen_file(&self, name: &OsStr) -> io::Result<Option<File>> {
         let file = OpenOptions::new().write(true).open(self.0.join(name))?;
         Ok(Some(file))
     }
 
-    pub(crate) fn create_folder(&self, name: &OsStr) -> io::Result<()> {
+    pub fn create_folder(&self, name: &OsStr) -> io::Result<()> {
         fs::create_dir(self.0.join(name))
     }
 
-    pub(crate) fn create_with_umask(&self, name: &OsStr) -> io::Result<()> {
+    pub fn create_with_umask(&self, name: &OsStr) -> io::Result<()> {
         self.create_folder(name)
     }
 
-    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+    pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self(self.0.clone()))
     }
 
     /// Always fails: on these systems users rarely have the privilege to create links.
-    pub(crate) fn symlink(&self, _: &OsStr, _: &[u8], _: Mtime) -> io::Result<()> {
+    pub fn symlink(&self, _: &OsStr, _: &[u8], _: Mtime) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    pub(crate) fn hard_link(&self, name: &OsStr, from: &Self, of: &OsStr) -> io::Result<()> {
+    pub fn hard_link(&self, name: &OsStr, from: &Self, of: &OsStr) -> io::Result<()> {
         fs::hard_link(from.0.join(of), self.0.join(name))
     }
 
-    pub(crate) fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
+    pub fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
         fs::rename(self.0.join(from), self.0.join(to))
     }
 
-    pub(crate) fn remove(&self, name: &OsStr) -> io::Result<()> {
+    pub fn remove(&self, name: &OsStr) -> io::Result<()> {
         fs::remove_file(self.0.join(name))
     }
 
-    pub(crate) fn set_mode_and_mtime(&self, _: u32, _: Option<Mtime>) -> io::Result<()> {
+    pub fn set_mode_and_mtime(&self, _: u32, _: Option<Mtime>) -> io::Result<()> {
         Ok(())
     }
 
     /// No operation: on these systems names are written with their files.
-    pub(crate) fn sync(&self) -> io::Result<()> {
+    pub fn sync(&self) -> io::Result<()> {
         Ok(())
     }
 
-    pub(crate) fn is_link(error: &io::Error) -> bool {
+    pub fn is_link(error: &io::Error) -> bool {
         error.kind() == io::ErrorKind::NotADirectory
     }
 }
 
 /// Sets the modification time of a file; the permission bits of Unix do not apply here.
-pub(crate) fn set_mode_and_mtime(file: &File, _: u32, mtime: Option<Mtime>) -> io::Result<()> {
+pub fn set_mode_and_mtime(file: &File, _: u32, mtime: Option<Mtime>) -> io::Result<()> {
     let Some(mtime) = mtime else { return Ok(()) };
     let seconds = Duration::from_secs(mtime.seconds.unsigned_abs());
     let second = match mtime.seconds < 0 {
@@ -154,16 +154,16 @@ impl From<&Metadata> for EntryStat {
 }
 
 impl EntryStat {
-    pub(crate) fn stat_path(path: &Path) -> io::Result<Self> {
+    pub fn stat_path(path: &Path) -> io::Result<Self> {
         Ok(Self::from(&fs::metadata(path)?))
     }
 
-    pub(crate) fn lstat_path(path: &Path) -> io::Result<Self> {
+    pub fn lstat_path(path: &Path) -> io::Result<Self> {
         Ok(Self::from(&fs::symlink_metadata(path)?))
     }
 
     /// The metadata of an open file.
-    pub(crate) fn stat_file(file: &File) -> io::Result<Self> {
+    pub fn stat_file(file: &File) -> io::Result<Self> {
         Ok(Self::from(&file.metadata()?))
     }
 }

@@ -13,7 +13,7 @@ use super::pack::MAX_FOLDER_DEPTH;
 use super::reader::TarReader;
 use super::resume_point::VerifiedReader;
 use super::temporary_name::temporary_name;
-use crate::protocol::files::{EntryKind, Mtime};
+use osctl_protocol::files::{EntryKind, Mtime};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -21,25 +21,25 @@ use std::path::{Path, PathBuf};
 
 /// Rules for names and metadata of an archive.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct UnpackPolicy {
+pub struct UnpackPolicy {
     /// Whether files keep the setuid and setgid bits.
-    pub(crate) keep_setid: bool,
+    pub keep_setid: bool,
     /// Whether the archive's root member sets the mode and time of the target folder.
-    pub(crate) sets_root_attributes: bool,
+    pub sets_root_attributes: bool,
     /// The local name, if the archive holds a single file.
-    pub(crate) single_name: Option<OsString>,
+    pub single_name: Option<OsString>,
     /// The id in the names of incomplete files.
-    pub(crate) temporary_id: String,
+    pub temporary_id: String,
 }
 
 /// Counts of unpacked entries and bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct UnpackTotals {
-    pub(crate) files: u64,
-    pub(crate) folders: u64,
-    pub(crate) links: u64,
+pub struct UnpackTotals {
+    pub files: u64,
+    pub folders: u64,
+    pub links: u64,
     /// Bytes of file data.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
 }
 
 /// Unpacks the whole archive. Before an incomplete file is created, `on_temporary` is called with its path from the
@@ -47,7 +47,7 @@ pub(crate) struct UnpackTotals {
 ///
 /// # Errors
 /// At the first member that can't or may not be unpacked; the members before it stay.
-pub(crate) fn unpack_archive(
+pub fn unpack_archive(
     from: VerifiedReader<impl Read>,
     root: Folder,
     policy: UnpackPolicy,

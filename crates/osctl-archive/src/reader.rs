@@ -9,7 +9,7 @@ use super::pax_records::PaxRecordIter as Records;
 use super::resume_point::VerifiedReader;
 use super::sparse_map::{check_segments, read_gnu_segments};
 use super::writer::ERROR_RECORD_KEY;
-use crate::protocol::files::Mtime;
+use osctl_protocol::files::Mtime;
 use std::io::{ErrorKind, Read};
 use tar::{EntryType, GnuExtSparseHeader, Header};
 
@@ -331,10 +331,10 @@ fn damaged_error(what: &'static str) -> impl Fn(std::io::Error) -> ArchiveError 
 #[cfg(test)]
 mod tests {
     use super::TarReader;
-    use crate::archive::member::{ArchiveMember, DataSegment, MemberKind};
-    use crate::archive::resume_point::{ResumePoint, VerifiedReader};
-    use crate::archive::writer::TarWriter;
-    use crate::protocol::files::Mtime;
+    use crate::member::{ArchiveMember, DataSegment, MemberKind};
+    use crate::resume_point::{ResumePoint, VerifiedReader};
+    use crate::writer::TarWriter;
+    use osctl_protocol::files::Mtime;
     use proptest::prelude::*;
 
     fn kind() -> impl Strategy<Value = MemberKind> {

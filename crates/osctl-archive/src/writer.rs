@@ -5,7 +5,7 @@ use super::member::{ArchiveMember, MemberKind};
 use super::pax_records::PaxRecords;
 use super::resume_point::{RemainingWriter, ResumePoint};
 use super::sparse_map::encode_sparse_map;
-use crate::protocol::files::Mtime;
+use osctl_protocol::files::Mtime;
 use std::io::{self, Write};
 use tar::{EntryType, Header};
 

@@ -6,7 +6,7 @@ use std::fs::File;
 /// The data segments of a file; `None` when it has no holes, the file system does not report them, or a map would have
 /// too many segments.
 #[cfg(any(target_os = "linux", target_os = "macos"))]
-pub(crate) fn data_segments(file: &File, size: u64, allocated: u64) -> Option<Vec<DataSegment>> {
+pub fn data_segments(file: &File, size: u64, allocated: u64) -> Option<Vec<DataSegment>> {
     use nix::errno::Errno;
     use nix::unistd::{Whence, lseek};
     if allocated >= size {
@@ -40,6 +40,6 @@ pub(crate) fn data_segments(file: &File, size: u64, allocated: u64) -> Option<Ve
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "macos")))]
-pub(crate) fn data_segments(_: &File, _: u64, _: u64) -> Option<Vec<DataSegment>> {
+pub fn data_segments(_: &File, _: u64, _: u64) -> Option<Vec<DataSegment>> {
     None
 }

@@ -13,7 +13,7 @@ use super::member::{ArchiveMember, DataSegment, MemberKind};
 use super::resume_point::ResumePoint;
 use super::sparse::data_segments;
 use super::writer::TarWriter;
-use crate::protocol::files::EntryKind;
+use osctl_protocol::files::EntryKind;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -27,7 +27,7 @@ pub(super) const MAX_FOLDER_DEPTH: usize = 512;
 
 /// The input of a pack operation.
 #[derive(Debug)]
-pub(crate) enum PackSource {
+pub enum PackSource {
     /// Everything in the folder; the member of the folder itself is `.`.
     Folder(Folder),
     /// One file of a folder, under its own name or under another name.
@@ -40,7 +40,7 @@ pub(crate) enum PackSource {
 
 /// How the packer reports a read error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ErrorReporting {
+pub enum ErrorReporting {
     /// In the archive, where possible; an osctl host or companion that unpacks it reads the error there.
     Archive,
     /// By cutting the stream.
@@ -52,7 +52,7 @@ pub(crate) enum ErrorReporting {
 ///
 /// # Errors
 /// When the tree before the resume point has changed.
-pub(crate) async fn pack_stream(
+pub async fn pack_stream(
     what: PackSource,
     from: ResumePoint,
     reporting: ErrorReporting,
@@ -333,8 +333,8 @@ impl<W: Write> Packer<'_, W> {
 #[cfg(all(test, unix))]
 mod tests {
     use super::{ErrorReporting, PackSource, write_archive};
-    use crate::archive::resume_point::{ResumePoint, VerifiedReader};
-    use crate::archive::{ArchiveError, Folder, UnpackPolicy, unpack_archive};
+    use crate::resume_point::{ResumePoint, VerifiedReader};
+    use crate::{ArchiveError, Folder, UnpackPolicy, unpack_archive};
     use std::fs;
     use std::os::unix::fs::{FileExt, symlink};
     use std::path::Path;

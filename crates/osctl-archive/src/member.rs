@@ -1,15 +1,15 @@
 //! One member of an archive.
 
-use crate::protocol::files::Mtime;
+use osctl_protocol::files::Mtime;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ArchiveMember {
     /// The path as the archive states it: bytes, names separated by `/`, untrusted.
-    pub(crate) path: Vec<u8>,
-    pub(crate) kind: MemberKind,
+    pub path: Vec<u8>,
+    pub kind: MemberKind,
     /// Permission bits, without the file type.
-    pub(crate) mode: u32,
-    pub(crate) mtime: Mtime,
+    pub mode: u32,
+    pub mtime: Mtime,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,9 +29,9 @@ pub(crate) enum MemberKind {
 
 /// A range of data in a sparse file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct DataSegment {
-    pub(crate) offset: u64,
-    pub(crate) length: u64,
+pub struct DataSegment {
+    pub offset: u64,
+    pub length: u64,
 }
 
 /// A file with more segments is stored without a map, because the map would not pay off.

@@ -1,7 +1,6 @@
 //! Folders as file descriptors.
 
 use super::EntryStat;
-use crate::protocol::files::{EntryKind, Mtime};
 use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat, readlinkat, renameat};
@@ -11,6 +10,7 @@ use nix::sys::stat::{
 };
 use nix::sys::time::TimeSpec;
 use nix::unistd::{LinkatFlags, UnlinkatFlags, linkat, symlinkat, unlinkat};
+use osctl_protocol::files::{EntryKind, Mtime};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
@@ -23,27 +23,27 @@ const FOLDER_FLAGS: OFlag = OFlag::O_DIRECTORY
     .union(OFlag::O_CLOEXEC);
 
 #[derive(Debug)]
-pub(crate) struct Folder(OwnedFd);
+pub struct Folder(OwnedFd);
 
 impl Folder {
     /// Opens the folder at this path and follows links, because the user named the path.
-    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+    pub fn open(path: &Path) -> io::Result<Self> {
         Ok(Self(openat(AT_FDCWD, path, FOLDER_FLAGS, Mode::empty())?))
     }
 
-    pub(crate) fn open_folder(&self, name: &OsStr) -> io::Result<Self> {
+    pub fn open_folder(&self, name: &OsStr) -> io::Result<Self> {
         let flags = FOLDER_FLAGS | OFlag::O_NOFOLLOW;
         Ok(Self(openat(&self.0, name, flags, Mode::empty())?))
     }
 
     /// The names in the folder, sorted.
-    pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
+    pub fn names(&self) -> io::Result<Vec<OsString>> {
         self.names_up_to(usize::MAX)
     }
 
     /// At most `most` of the names in the folder, sorted. The limit is there because the agent controls the number of
     /// names.
-    pub(crate) fn names_up_to(&self, most: usize) -> io::Result<Vec<OsString>> {
+    pub fn names_up_to(&self, most: usize) -> io::Result<Vec<OsString>> {
         // A new descriptor, so that the read position is not shared.
         let mut folder = Dir::openat(&self.0, ".", FOLDER_FLAGS, Mode::empty())?;
         let mut names = Vec::new();
@@ -61,58 +61,58 @@ impl Folder {
         Ok(names)
     }
 
-    pub(crate) fn stat(&self, name: &OsStr) -> io::Result<EntryStat> {
+    pub fn stat(&self, name: &OsStr) -> io::Result<EntryStat> {
         let found = fstatat(&self.0, name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
         Ok(EntryStat::from(&found))
     }
 
     /// The metadata of the folder itself.
-    pub(crate) fn stat_self(&self) -> io::Result<EntryStat> {
+    pub fn stat_self(&self) -> io::Result<EntryStat> {
         Ok(EntryStat::from(&fstat(&self.0)?))
     }
 
     /// The target of a link.
-    pub(crate) fn read_link(&self, name: &OsStr) -> io::Result<Vec<u8>> {
+    pub fn read_link(&self, name: &OsStr) -> io::Result<Vec<u8>> {
         Ok(readlinkat(&self.0, name)?.into_vec())
     }
 
     /// Opens a file for reading. The open never blocks and accepts any type of file, so the caller must check the type.
-    pub(crate) fn open_file(&self, name: &OsStr) -> io::Result<File> {
+    pub fn open_file(&self, name: &OsStr) -> io::Result<File> {
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         Ok(openat(&self.0, name, flags, Mode::empty())?.into())
     }
 
     /// Creates a file that only its owner can access until its final mode is set.
-    pub(crate) fn create_file(&self, name: &OsStr) -> io::Result<File> {
+    pub fn create_file(&self, name: &OsStr) -> io::Result<File> {
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
         let mode = Mode::S_IRUSR | Mode::S_IWUSR;
         Ok(openat(&self.0, name, flags | OFlag::O_NOFOLLOW, mode)?.into())
     }
 
     /// Opens a partially written file to continue it; `None` when it is not a regular file.
-    pub(crate) fn reopen_file(&self, name: &OsStr) -> io::Result<Option<File>> {
+    pub fn reopen_file(&self, name: &OsStr) -> io::Result<Option<File>> {
         let flags = OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let file = File::from(openat(&self.0, name, flags, Mode::empty())?);
         Ok((EntryStat::stat_file(&file)?.kind == EntryKind::File).then_some(file))
     }
 
     /// Creates a folder that only its owner can access until its final mode is set.
-    pub(crate) fn create_folder(&self, name: &OsStr) -> io::Result<()> {
+    pub fn create_folder(&self, name: &OsStr) -> io::Result<()> {
         Ok(mkdirat(&self.0, name, Mode::S_IRWXU)?)
     }
 
     /// Creates a folder with the permissions that the umask leaves.
-    pub(crate) fn create_with_umask(&self, name: &OsStr) -> io::Result<()> {
+    pub fn create_with_umask(&self, name: &OsStr) -> io::Result<()> {
         let all = Mode::S_IRWXU | Mode::S_IRWXG | Mode::S_IRWXO;
         Ok(mkdirat(&self.0, name, all)?)
     }
 
     /// Duplicates the descriptor.
-    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+    pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self(self.0.try_clone()?))
     }
 
-    pub(crate) fn symlink(&self, name: &OsStr, target: &[u8], mtime: Mtime) -> io::Result<()> {
+    pub fn symlink(&self, name: &OsStr, target: &[u8], mtime: Mtime) -> io::Result<()> {
         symlinkat(OsStr::from_bytes(target), &self.0, name)?;
         let time = to_timespec(mtime);
         utimensat(&self.0, name, &time, &time, UtimensatFlags::NoFollowSymlink)?;
@@ -120,31 +120,31 @@ impl Folder {
     }
 
     /// Adds the hard link `name` to the entry `of` of the folder `from`.
-    pub(crate) fn hard_link(&self, name: &OsStr, from: &Self, of: &OsStr) -> io::Result<()> {
+    pub fn hard_link(&self, name: &OsStr, from: &Self, of: &OsStr) -> io::Result<()> {
         Ok(linkat(&from.0, of, &self.0, name, LinkatFlags::empty())?)
     }
 
-    pub(crate) fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
+    pub fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
         Ok(renameat(&self.0, from, &self.0, to)?)
     }
 
     /// Removes a name that is not a folder.
-    pub(crate) fn remove(&self, name: &OsStr) -> io::Result<()> {
+    pub fn remove(&self, name: &OsStr) -> io::Result<()> {
         Ok(unlinkat(&self.0, name, UnlinkatFlags::NoRemoveDir)?)
     }
 
     /// Sets the mode and modification time of the folder itself.
-    pub(crate) fn set_mode_and_mtime(&self, mode: u32, mtime: Option<Mtime>) -> io::Result<()> {
+    pub fn set_mode_and_mtime(&self, mode: u32, mtime: Option<Mtime>) -> io::Result<()> {
         set_descriptor_attributes(&self.0, mode, mtime)
     }
 
     /// Waits until the names in the folder are on the disk.
-    pub(crate) fn sync(&self) -> io::Result<()> {
+    pub fn sync(&self) -> io::Result<()> {
         Ok(nix::unistd::fsync(&self.0)?)
     }
 
     /// Whether the error says that the name is a link where something else was expected.
-    pub(crate) fn is_link(error: &io::Error) -> bool {
+    pub fn is_link(error: &io::Error) -> bool {
         // With O_DIRECTORY, Linux reports a link as ENOTDIR.
         matches!(
             error.raw_os_error().map(Errno::from_raw),
@@ -154,7 +154,7 @@ impl Folder {
 }
 
 /// Sets the mode and modification time of a file.
-pub(crate) fn set_mode_and_mtime(file: &File, mode: u32, mtime: Option<Mtime>) -> io::Result<()> {
+pub fn set_mode_and_mtime(file: &File, mode: u32, mtime: Option<Mtime>) -> io::Result<()> {
     set_descriptor_attributes(file, mode, mtime)
 }
 
@@ -212,17 +212,17 @@ impl From<&FileStat> for EntryStat {
 
 impl EntryStat {
     /// The metadata of the entry at this path; follows links.
-    pub(crate) fn stat_path(path: &Path) -> io::Result<Self> {
+    pub fn stat_path(path: &Path) -> io::Result<Self> {
         Ok(Self::from(&stat(path)?))
     }
 
     /// The metadata of the entry at this path; does not follow links.
-    pub(crate) fn lstat_path(path: &Path) -> io::Result<Self> {
+    pub fn lstat_path(path: &Path) -> io::Result<Self> {
         Ok(Self::from(&lstat(path)?))
     }
 
     /// The metadata of an open file.
-    pub(crate) fn stat_file(file: &File) -> io::Result<Self> {
+    pub fn stat_file(file: &File) -> io::Result<Self> {
         Ok(Self::from(&fstat(file)?))
     }
 }

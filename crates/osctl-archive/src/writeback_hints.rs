@@ -10,7 +10,7 @@ const WRITEBACK_STEP_BYTES: u64 = 8 << 20;
 
 /// How much of a sequentially written file has been passed to writeback.
 #[derive(Debug, Default)]
-pub(crate) struct BackgroundWriter {
+pub struct BackgroundWriter {
     #[cfg(target_os = "linux")]
     hinted_bytes: u64,
 }
@@ -18,7 +18,7 @@ pub(crate) struct BackgroundWriter {
 impl BackgroundWriter {
     /// Reports that the file now ends at `end`.
     #[cfg(target_os = "linux")]
-    pub(crate) fn hint_writeback(&mut self, file: &File, end: u64) {
+    pub fn hint_writeback(&mut self, file: &File, end: u64) {
         use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
         if end < self.hinted_bytes + WRITEBACK_STEP_BYTES {
             return;
@@ -39,5 +39,5 @@ impl BackgroundWriter {
     }
 
     #[cfg(not(target_os = "linux"))]
-    pub(crate) fn hint_writeback(&mut self, _: &File, _: u64) {}
+    pub fn hint_writeback(&mut self, _: &File, _: u64) {}
 }

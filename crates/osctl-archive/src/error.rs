@@ -3,7 +3,7 @@
 use std::io;
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ArchiveError {
+pub enum ArchiveError {
     #[error("`{0}` is outside the folder")]
     OutsideFolder(String),
     #[error("`{name}` passes through the link `{link}`, which osctl does not follow")]
@@ -40,7 +40,7 @@ impl ArchiveError {
     }
 
     /// Whether the disk is full.
-    pub(crate) fn is_full(&self) -> bool {
+    pub fn is_full(&self) -> bool {
         matches!(self, Self::File { cause, .. } if is_full(cause))
     }
 }
