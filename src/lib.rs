@@ -7,18 +7,20 @@
 //! main → run → cli → command ─┬─ host ───┬─ engine    container engine, or plain processes
 //!                             ├─ keeper ─┴─ image     body/ → build context, rules for Dockerfiles
 //!                             └─ companion            in the container: HTTP, owner of the kernels
+//! crates:              protocol: messages between host, keeper and companion
 //!                      archive: file trees as one stream, in both directions
-//!                      protocol: messages between host, keeper and companion
-//!                      atomic_write: replacement of whole files; backoff: delays between attempts
+//!                      support: atomic writes, delays between attempts, refusals over HTTP
+//!                      supervise: supervisors of process trees
+//!                      hub: the hub of MCP servers
 //! ```
 //!
 //! Rules, enforced by `tests/it/laws.rs`:
 //!
-//! - `protocol`, `error`, `atomic_write` and `backoff` import nothing of the crate; `archive` imports only `protocol`;
-//!   `engine` imports `protocol`, `error` and `atomic_write`; `image` imports `protocol`, `error` and `archive`.
+//! - `error` imports nothing of this crate; `engine` imports `protocol`, `error` and `atomic_write`; `image` imports
+//!   `protocol`, `error` and `archive`.
 //! - `host`, `keeper` and `companion` never import each other.
 //! - These crates are used only here: bollard in `engine/docker`; axum in `companion/http` and
-//!   `companion/mcp/transport`; zeromq in `host/jupyter`; tokio_tungstenite in `host/terminal` and
+//!   `companion/refusal_table`; zeromq in `host/jupyter`; tokio_tungstenite in `host/terminal` and
 //!   `companion/desktop/page.rs`; rmcp in `companion/os_tools`; clap in `cli` and `command`; rustyline in `command/repl`;
 //!   indicatif, dialoguer and console in `ui`.
 //! - Only `ui` prints; only `main` ends the process.

@@ -39,7 +39,6 @@ use super::evolve::EvolveHandle;
 use super::files::FilesHandle;
 use super::kernel::KernelSessions;
 use super::listeners::CompanionListeners;
-use super::mcp::{self, Hub};
 use super::pty::PtyTerminals;
 use super::shell::Shells;
 use crate::error::Result;
@@ -56,6 +55,7 @@ use axum::{Json, Router};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
+use osctl_hub::Hub;
 use std::future::IntoFuture;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -138,7 +138,7 @@ impl HttpServer {
         settings: &CompanionSettings,
         handles: HttpHandles,
     ) -> Self {
-        let hub = mcp::hub_routes(handles.hub.clone());
+        let hub = osctl_hub::hub_routes(handles.hub.clone());
         let guard = Arc::new(HttpAuth::new(settings, handles.one_time_tokens.clone()));
         let gate = handles.evolve.admission().clone();
         let log = handles.activity.clone();
