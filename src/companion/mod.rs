@@ -52,8 +52,6 @@ use kernel::{KernelSessions, SessionLimits};
 use listeners::CompanionListeners;
 use os_tools::OsServerFactory;
 use osctl_hub::Hub;
-use osctl_supervise::descendants;
-use osctl_support::api;
 use pty::{PtyLimits, PtyTerminals};
 use runs::{RetainedRuns, RunStore};
 use serde_json::Value;

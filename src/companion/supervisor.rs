@@ -7,7 +7,6 @@
 //! threads, so it works when no process can be created. A kernel that is restored from a checkpoint starts under its
 //! supervisor ([`run_kernel_restore`]), which then treats the kernel as any other.
 
-use super::descendants::kill_descendants;
 use super::kernel::{SUPERVISOR_END_BYTE, SUPERVISOR_SHUTDOWN_BYTE};
 use crate::error::Result;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -16,6 +15,7 @@ use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
+use osctl_supervise::descendants::kill_descendants;
 use std::ffi::OsString;
 use std::fs;
 use std::io;

@@ -4,7 +4,6 @@ use super::HttpState;
 use super::stream::{EVENT_HEARTBEAT_INTERVAL, StreamFormat};
 use crate::companion::activity::{ActivityLog, Caller};
 use crate::companion::admission::ListenerKind;
-use crate::companion::api::{ApiResult, QueryParams};
 use crate::protocol::activity::{
     ActivityEvent, ActivityKind, ActivityList, ActivityQuery, ActivityRecord, ActivityVerdict,
 };
@@ -18,6 +17,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 use futures_util::stream::{self, unfold};
+use osctl_support::api::{ApiResult, QueryParams};
 use std::convert::Infallible;
 use std::sync::Arc;
 use tokio::sync::broadcast::Receiver;

@@ -30,7 +30,6 @@ mod stream;
 use super::CompanionSettings;
 use super::activity::ActivityLog;
 use super::admission::ListenerKind;
-use super::api::{self, ApiRefusal, ExtractorTexts, FIELD_DOCS_HINT, MAX_REQUEST_BODY_BYTES};
 use super::criu::Criu;
 use super::cryo::CryoService;
 use super::desktop::{Desktop, OneTimeTokens};
@@ -56,6 +55,9 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
 use osctl_hub::Hub;
+use osctl_support::api::{
+    self, ApiRefusal, ExtractorTexts, FIELD_DOCS_HINT, MAX_REQUEST_BODY_BYTES,
+};
 use std::future::IntoFuture;
 use std::ops::Deref;
 use std::sync::Arc;
