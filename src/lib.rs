@@ -7,25 +7,24 @@
 //! main → run → cli → command ─┬─ host ───┬─ engine    container engine, or plain processes
 //!                             ├─ keeper ─┴─ image     body/ → build context, rules for Dockerfiles
 //!                             └─ companion            in the container: HTTP, owner of the kernels
+//! crates:              protocol: messages between host, keeper and companion
 //!                      archive: file trees as one stream, in both directions
-//!                      protocol: messages between host, keeper and companion
-//!                      atomic_write: replacement of whole files; backoff: delays between attempts
+//!                      support: atomic writes, delays between attempts, refusals over HTTP
+//!                      supervise: supervisors of process trees
+//!                      hub: the hub of MCP servers
 //! ```
 //!
 //! Rules, enforced by `tests/it/laws.rs`:
 //!
-//! - `protocol`, `error`, `atomic_write` and `backoff` import nothing of the crate; `archive` imports only `protocol`;
-//!   `engine` imports `protocol`, `error` and `atomic_write`; `image` imports `protocol`, `error` and `archive`.
+//! - `error` imports nothing of this crate; `engine` imports `protocol`, `error` and `atomic_write`; `image` imports
+//!   `protocol`, `error` and `archive`.
 //! - `host`, `keeper` and `companion` never import each other.
 //! - These crates are used only here: bollard in `engine/docker`; axum in `companion/http` and
-//!   `companion/mcp/transport`; zeromq in `host/jupyter`; tokio_tungstenite in `host/terminal` and
+//!   `companion/refusal_table`; zeromq in `host/jupyter`; tokio_tungstenite in `host/terminal` and
 //!   `companion/desktop/page.rs`; rmcp in `companion/os_tools`; clap in `cli` and `command`; rustyline in `command/repl`;
 //!   indicatif, dialoguer and console in `ui`.
 //! - Only `ui` prints; only `main` ends the process.
 
-mod archive;
-mod atomic_write;
-mod backoff;
 mod cli;
 mod command;
 #[cfg(target_os = "linux")]
@@ -39,12 +38,14 @@ mod image;
 mod keeper;
 #[cfg(all(test, target_os = "linux"))]
 mod model_checker;
-mod protocol;
 mod ui;
 
 use crate::cli::Verb;
 use crate::error::{Error, Result, VerbOutcome};
 use crate::ui::Ui;
+use osctl_archive as archive;
+use osctl_protocol as protocol;
+use osctl_support::{atomic_write, backoff};
 use std::ffi::OsString;
 use std::process::ExitCode;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};

@@ -154,7 +154,8 @@ impl FromStr for TimeSpan {
 #[cfg(test)]
 mod tests {
     use super::{TimeSpan, columns};
-    use crate::protocol::activity::{ActivityKind, ActivityRecord, sample_record};
+    use crate::protocol::activity::{ActivityKind, ActivityRecord, ActivityVerdict};
+    use crate::protocol::activity_draft::ActivityDraft;
 
     #[test]
     fn a_time_span_has_a_unit_or_is_in_seconds() {
@@ -174,7 +175,12 @@ mod tests {
 
     #[test]
     fn the_columns_name_the_action() {
-        let record = sample_record(1);
+        let draft = ActivityDraft::begin(ActivityKind::Exec, "claude-code".into());
+        let record = ActivityRecord {
+            duration_ms: 500.0,
+            text: "1 + 1".into(),
+            ..draft.finish(ActivityVerdict::Completed, 2)
+        };
         assert_eq!(
             columns(&record)[3..],
             ["exec", "completed", "500 ms", "1 + 1"]

@@ -6,19 +6,17 @@
 
 mod activity;
 mod admission;
-mod api;
 mod criu;
 mod cryo;
-mod descendants;
 mod desktop;
 mod display;
 mod environment;
 mod evolve;
 mod files;
 mod http;
+mod hub_context;
 mod kernel;
 mod listeners;
-mod mcp;
 mod memory;
 mod os_tools;
 mod packages;
@@ -52,8 +50,8 @@ use files::FilesHandle;
 use http::HttpHandles;
 use kernel::{KernelSessions, SessionLimits};
 use listeners::CompanionListeners;
-use mcp::Hub;
 use os_tools::OsServerFactory;
+use osctl_hub::Hub;
 use pty::{PtyLimits, PtyTerminals};
 use runs::{RetainedRuns, RunStore};
 use serde_json::Value;
@@ -180,7 +178,7 @@ pub(crate) async fn serve_companion(
         },
         settings.root.clone(),
     );
-    let hub_settings = mcp::HubSettings::new(&settings, environment.clone(), activity.clone());
+    let hub_settings = hub_context::hub_settings(&settings, environment.clone(), activity.clone());
     let hub = Hub::start(hub_settings, Arc::new(os.clone()));
     let gate = AdmissionControl::default();
     let session_state = SessionStateStore::new(

@@ -7,22 +7,21 @@
 //! threads, so it works when no process can be created. A kernel that is restored from a checkpoint starts under its
 //! supervisor ([`run_kernel_restore`]), which then treats the kernel as any other.
 
-use super::descendants;
 use super::kernel::{SUPERVISOR_END_BYTE, SUPERVISOR_SHUTDOWN_BYTE};
 use crate::error::Result;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
-use nix::sys::signal::{SigSet, Signal, kill, killpg};
+use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{Pid, getpid};
+use nix::unistd::Pid;
+use osctl_supervise::descendants::kill_descendants;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::thread;
 use std::time::{Duration, Instant};
 
 /// The first byte that the supervisor sends after a kernel was restored.
@@ -162,29 +161,6 @@ fn reap_children(command: Pid) -> Option<u8> {
                 ended = Some(128 + signal as u8)
             }
             Ok(WaitStatus::StillAlive) | Err(_) => return ended,
-            Ok(_) => {}
-        }
-    }
-}
-
-/// Kills descendants until none is left.
-pub(super) fn kill_descendants(leader: Option<Pid>) {
-    // One signal to the whole group is atomic and ends a fork bomb in it. Once a leader's exit was collected, its id
-    // may belong to another process.
-    if let Some(leader) = leader {
-        let _ = killpg(leader, Signal::SIGKILL);
-    }
-    loop {
-        descendants::stop_and_kill_processes(|| {
-            descendants::list_descendants(getpid())
-                .into_iter()
-                .map(|d| d.pid)
-                .collect()
-        });
-        // Orphans become children of this process, so without any child there is no descendant.
-        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-            Err(_) => return,
-            Ok(WaitStatus::StillAlive) => thread::yield_now(),
             Ok(_) => {}
         }
     }

@@ -1,7 +1,7 @@
-//! The law against circles: no part of the companion imports itself by way of other parts.
+//! The law against circles: no part of the companion or of the hub imports itself by way of other parts.
 //!
 //! A part is a file or folder directly in one of [`FOLDERS`]. The scan reads `use` declarations and paths in code. A
-//! name that the folder's `mod.rs` re-exports counts as an import of the part that defines the name; any other name of
+//! name that the folder's `mod.rs` or `lib.rs` re-exports counts as an import of the part that defines the name; any other name of
 //! `mod.rs` counts as an import of `mod.rs`, which imports every part.
 
 use crate::laws::{Source, sources};
@@ -10,10 +10,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 trials![
     the_scan_of_imports_reads_every_form,
-    no_part_of_the_companion_imports_itself,
+    no_part_of_the_companion_or_the_hub_imports_itself,
 ];
 
-const FOLDERS: [&str; 3] = ["companion", "companion/mcp", "companion/mcp/child"];
+const FOLDERS: [&str; 3] = ["companion", "osctl-hub", "osctl-hub/child"];
 
 /// Circles that are still to be removed: a folder and the parts of the circle.
 const KNOWN_CIRCLES: &[(&str, &str)] = &[];
@@ -21,7 +21,7 @@ const KNOWN_CIRCLES: &[(&str, &str)] = &[];
 /// For each part, the parts that it imports and a sentence about one of the imports.
 type ImportGraph = BTreeMap<String, BTreeMap<String, String>>;
 
-fn no_part_of_the_companion_imports_itself() {
+fn no_part_of_the_companion_or_the_hub_imports_itself() {
     let sources = sources();
     let mut found = BTreeSet::new();
     let mut details = String::new();
@@ -88,7 +88,7 @@ fn import_graph(folder: &str, sources: &[Source]) -> ImportGraph {
         .filter_map(|(_, module)| Some((module.get(root.len())?.clone(), BTreeMap::new())))
         .collect();
     let parts: BTreeSet<String> = graph.keys().cloned().collect();
-    let reexports = reexports(&format!("{folder}/mod.rs"), sources, &parts);
+    let reexports = reexports(&root, sources, &parts);
     let every_part = parts
         .iter()
         .map(|part| (part.clone(), "declares the part".into()));
@@ -106,7 +106,7 @@ fn import_graph(folder: &str, sources: &[Source]) -> ImportGraph {
                 false => reexports.get(name).cloned().unwrap_or("mod".into()),
             };
             if target != *part {
-                let why = format!("`src/{}` names `{}`", source.path, path.join("::"));
+                let why = format!("`{}` names `{}`", source.file, path.join("::"));
                 graph.get_mut(part).unwrap().insert(target, why);
             }
         }
@@ -128,29 +128,35 @@ fn test_modules(sources: &[Source]) -> Vec<Vec<String>> {
     found
 }
 
-/// The names that this `mod.rs` imports, and their parts.
-fn reexports(path: &str, sources: &[Source], parts: &BTreeSet<String>) -> BTreeMap<String, String> {
-    let source = sources.iter().find(|source| source.path == path).unwrap();
+/// The names that the root file of this module imports, and their parts.
+fn reexports(
+    module: &[String],
+    sources: &[Source],
+    parts: &BTreeSet<String>,
+) -> BTreeMap<String, String> {
+    let is_root = |source: &&Source| module_path(source) == module;
+    let source = sources.iter().find(is_root).unwrap();
     let imports = use_paths(&source.code).0.into_iter();
     let own = imports.filter(|path| parts.contains(&path[0]));
     own.filter_map(|path| Some((path.last()?.clone(), path[0].clone())))
         .collect()
 }
 
-/// `companion::mcp::child` for `companion/mcp/child/mod.rs`.
+/// `companion::kernel` for `companion/kernel/mod.rs`, `osctl-hub` for `osctl-hub/lib.rs`.
 fn module_path(source: &Source) -> Vec<String> {
-    let path = source.path.trim_end_matches(".rs").trim_end_matches("/mod");
+    let path = source.path.trim_end_matches(".rs");
+    let path = path.trim_end_matches("/mod").trim_end_matches("/lib");
     path.split('/').map(str::to_owned).collect()
 }
 
-/// The paths that the file names, from the root of the crate.
+/// The paths that the file names, from the root of osctl; for other crates behind the crate's name.
 fn imported_paths(source: &Source) -> Vec<Vec<String>> {
     let (mut paths, rest) = use_paths(&source.code);
     paths.extend(inline_paths(&rest));
     let absolute = paths.into_iter().filter_map(|path| {
         let ups = path.iter().take_while(|word| *word == "super").count();
         match &*path[0] {
-            "crate" => Some(path[1..].to_vec()),
+            "crate" => Some([&source.crate_name(), &path[1..]].concat()),
             "super" => {
                 let mut module = module_path(source);
                 module.truncate(module.len().saturating_sub(ups));

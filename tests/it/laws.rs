@@ -1,4 +1,4 @@
-//! The laws of the architecture, checked in the text of each file of `src`.
+//! The laws of the architecture, checked in the text of each source file. Between the crates, the compiler checks them.
 
 use crate::trials;
 use std::collections::BTreeSet;
@@ -8,8 +8,6 @@ use std::path::Path;
 trials![
     each_layer_names_only_what_it_may,
     the_settings_of_the_companion_name_no_part,
-    the_form_of_a_refusal_names_no_part,
-    the_hub_names_no_route_of_the_api,
     each_variable_of_the_host_is_read_in_the_container,
     each_library_is_used_only_in_its_place,
     only_the_listed_modules_of_the_host_write_files,
@@ -25,36 +23,51 @@ trials![
     every_dependency_has_its_reason,
 ];
 
-/// A source file: its path below `src`, and its code without tests and comments.
+/// A source file: its place, and its code without tests and comments.
 #[derive(Debug)]
 pub(crate) struct Source {
+    /// The path below `src`, for other crates than osctl behind the crate's name: `osctl-archive/pack.rs`.
     pub(crate) path: String,
+    /// The path in the repository.
+    pub(crate) file: String,
     pub(crate) code: String,
     lines: usize,
 }
 
 pub(crate) fn sources() -> Vec<Source> {
     let mut found = Vec::new();
-    collect(Path::new("src"), &mut found);
+    collect(Path::new("src"), Path::new("src"), "", &mut found);
+    for member in crates() {
+        let folder = Path::new("crates").join(&member).join("src");
+        collect(&folder, &folder, &format!("{member}/"), &mut found);
+    }
     assert!(found.len() > 30, "the scan reads the wrong folder");
     found
 }
 
-fn collect(folder: &Path, found: &mut Vec<Source>) {
+/// The names of the crates besides osctl.
+fn crates() -> Vec<String> {
+    let folders = fs::read_dir("crates").unwrap();
+    let names = folders.map(|folder| folder.unwrap().file_name().into_string().unwrap());
+    names.collect()
+}
+
+fn collect(root: &Path, folder: &Path, prefix: &str, found: &mut Vec<Source>) {
     for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            collect(&path, found);
-        } else if path.extension().is_some_and(|e| e == "rs") {
-            let text = fs::read_to_string(&path).unwrap();
+        let file = entry.unwrap().path();
+        if file.is_dir() {
+            collect(root, &file, prefix, found);
+        } else if file.extension().is_some_and(|e| e == "rs") {
+            let text = fs::read_to_string(&file).unwrap();
             let code = text.split("\nmod tests {").next().unwrap();
             let code: Vec<&str> = code
                 .lines()
                 .filter(|l| !l.trim_start().starts_with("//"))
                 .collect();
-            let path = path.strip_prefix("src").unwrap().display().to_string();
+            let path = file.strip_prefix(root).unwrap().display();
             found.push(Source {
-                path,
+                path: format!("{prefix}{path}"),
+                file: file.display().to_string(),
                 code: code.join("\n"),
                 lines: text.lines().count(),
             });
@@ -66,17 +79,25 @@ impl Source {
     pub(crate) fn for_test(path: &str, code: &str) -> Self {
         Self {
             path: path.into(),
+            file: path.into(),
             code: code.into(),
             lines: code.lines().count(),
         }
     }
 
-    /// The top-level module of the file.
+    /// The top-level module of the file, or its crate.
     fn layer(&self) -> &str {
         self.path.split('/').next().unwrap().trim_end_matches(".rs")
     }
 
-    /// The modules of the crate that the file names.
+    /// The crate's name, for the crates that have one in `path`.
+    pub(crate) fn crate_name(&self) -> Vec<String> {
+        let is_member = self.file.starts_with("crates/");
+        let name = is_member.then(|| self.layer().to_owned());
+        name.into_iter().collect()
+    }
+
+    /// The modules of the crate, and the crates of the workspace, that the file names.
     fn names(&self) -> BTreeSet<String> {
         let words = self
             .code
@@ -93,6 +114,8 @@ impl Source {
             named.extend(list.split(',').map(|part| word(part.trim())));
         }
         named.remove("");
+        let members = crates().into_iter().map(|name| name.replace('-', "_"));
+        named.extend(members.filter(|name| self.uses(name)));
         named
     }
 
@@ -115,7 +138,7 @@ fn each_layer_names_only_what_it_may() {
     let allowed = |layer: &str| -> &[&str] {
         match layer {
             "main" => &["osctl"],
-            "lib" => &["cli", "command", "error", "ui"],
+            "lib" => &["cli", "command", "error", "osctl_support", "ui"],
             "cli" => &["command", "error"],
             "command" => &[
                 "archive",
@@ -146,9 +169,11 @@ fn each_layer_names_only_what_it_may() {
                 "backoff",
                 "error",
                 "model_checker",
+                "osctl_hub",
+                "osctl_supervise",
+                "osctl_support",
                 "protocol",
             ],
-            "archive" => &["protocol"],
             "engine" => &["atomic_write", "error", "protocol"],
             "image" => &["archive", "error", "protocol"],
             "keeper" => &[
@@ -162,19 +187,22 @@ fn each_layer_names_only_what_it_may() {
             ],
             "config" => &["error", "protocol"],
             "ui" => &["engine", "error", "protocol"],
+            "error" => &["osctl_support"],
             // `model_checker` is only for the tests.
-            "atomic_write" | "backoff" | "protocol" | "error" | "model_checker" => &[],
+            "model_checker" => &[],
             other => panic!("`{other}` is a layer without a law"),
         }
     };
-    for source in sources() {
+    // The manifests say what the other crates name.
+    let sources = sources().into_iter();
+    for source in sources.filter(|source| source.file.starts_with("src")) {
         let layer = source.layer().to_owned();
         for name in source.names() {
             let fine = name == layer || allowed(&layer).contains(&name.as_str());
             assert!(
                 fine,
-                "`src/{}` names `crate::{name}`, which `{layer}` may not",
-                source.path
+                "`{}` names `crate::{name}`, which `{layer}` may not",
+                source.file
             );
         }
     }
@@ -186,33 +214,6 @@ fn the_settings_of_the_companion_name_no_part() {
     let settings = sources.iter().find(|s| s.path == "companion/settings.rs");
     let code = &settings.unwrap().code;
     assert!(!code.contains("super::") && !code.contains("crate::companion"));
-}
-
-/// Both interfaces and the table of refusals use this form.
-fn the_form_of_a_refusal_names_no_part() {
-    let sources = sources();
-    let form = sources
-        .iter()
-        .filter(|s| s.path.starts_with("companion/api/"));
-    let form: Vec<_> = form.collect();
-    assert!(!form.is_empty(), "the scan reads the wrong folder");
-    for source in form {
-        let is_free = !source.code.contains("crate::companion::");
-        assert!(
-            is_free,
-            "`src/{}` names a part of the companion",
-            source.path
-        );
-    }
-}
-
-/// The listeners of the API serve the hub's routes, so the hub must not depend on the API.
-fn the_hub_names_no_route_of_the_api() {
-    for source in sources() {
-        let is_hub = source.path.starts_with("companion/mcp/");
-        let fine = !is_hub || !source.code.contains("companion::http");
-        assert!(fine, "`src/{}` names `companion::http`", source.path);
-    }
 }
 
 /// A variable that only the host names would have no effect, without an error.
@@ -239,10 +240,10 @@ fn each_library_is_used_only_in_its_place() {
         (
             "axum",
             &[
-                "companion/api/",
                 "companion/http/",
-                "companion/mcp/transport/",
                 "companion/refusal_table/",
+                "osctl-hub/transport/",
+                "osctl-support/api/",
             ],
         ),
         (
@@ -262,7 +263,6 @@ fn each_library_is_used_only_in_its_place() {
         (
             "reqwest",
             &[
-                "companion/mcp/child/remote/",
                 "host/bounded_response.rs",
                 "host/activity.rs",
                 "host/archives.rs",
@@ -275,6 +275,7 @@ fn each_library_is_used_only_in_its_place() {
                 "host/mcp.rs",
                 "host/progress_stream.rs",
                 "host/user_environment.rs",
+                "osctl-hub/child/remote/",
             ],
         ),
         (
@@ -290,7 +291,7 @@ fn each_library_is_used_only_in_its_place() {
                 "companion/os_tools/",
                 "config/mod.rs",
                 "image/body.rs",
-                "protocol/",
+                "osctl-protocol/",
                 "ui/mod.rs",
             ],
         ),
@@ -310,7 +311,7 @@ fn each_library_is_used_only_in_its_place() {
             &[
                 "host/jupyter/",
                 "companion/desktop/one_time_tokens.rs",
-                "protocol/proof.rs",
+                "osctl-protocol/proof.rs",
             ],
         ),
         (
@@ -320,7 +321,7 @@ fn each_library_is_used_only_in_its_place() {
                 "command/mod.rs",
                 "host/jupyter/",
                 "keeper/run_store.rs",
-                "protocol/display.rs",
+                "osctl-protocol/display.rs",
             ],
         ),
         ("clap", &["cli.rs", "cli/", "command/"]),
@@ -335,12 +336,11 @@ fn each_library_is_used_only_in_its_place() {
             &["ui/picture/sixel.rs", "companion/display/capture.rs"],
         ),
         ("icy_sixel", &["ui/picture/sixel.rs"]),
-        ("tar", &["archive/", "image/"]),
+        ("tar", &["image/", "osctl-archive/"]),
         ("directories", &["host/folders.rs"]),
         (
             "nix",
             &[
-                "archive/",
                 "companion/",
                 "config/layers.rs",
                 "engine/docker/address.rs",
@@ -350,6 +350,9 @@ fn each_library_is_used_only_in_its_place() {
                 "host/provision.rs",
                 "image/resource_watch.rs",
                 "keeper/",
+                "osctl-archive/",
+                "osctl-hub/child/",
+                "osctl-supervise/",
                 "ui/picture/terminal_query.rs",
                 "ui/screen/raw.rs",
             ],
@@ -361,15 +364,8 @@ fn each_library_is_used_only_in_its_place() {
                 !source.uses(library) || allowed.iter().any(|place| source.path.starts_with(place));
             assert!(
                 fine,
-                "`src/{}` names `{library}`, which belongs in {allowed:?}",
-                source.path
-            );
-        }
-        for runtime in ["tokio", "axum", "clap", "bollard"] {
-            assert!(
-                source.layer() != "protocol" || !source.uses(runtime),
-                "`src/{}` names `{runtime}`",
-                source.path
+                "`{}` names `{library}`, which belongs in {allowed:?}",
+                source.file
             );
         }
     }
@@ -427,8 +423,8 @@ fn only_the_listed_modules_of_the_host_write_files() {
             let code = source.code.replace("use tempfile::TempDir;", "");
             assert!(
                 !code.contains(word),
-                "`src/{}` has `{word}`: resolve the path with `PathResolver`, and write with `Folder`",
-                source.path
+                "`{}` has `{word}`: resolve the path with `PathResolver`, and write with `Folder`",
+                source.file
             );
         }
     }
@@ -476,8 +472,8 @@ fn only_the_listed_modules_of_the_host_read_files() {
             used.extend(owner);
             assert!(
                 owner.is_some(),
-                "`src/{}` has `{word}`: resolve the path with `PathResolver`, and read with `Folder`",
-                source.path
+                "`{}` has `{word}`: resolve the path with `PathResolver`, and read with `Folder`",
+                source.file
             );
         }
     }
@@ -501,7 +497,7 @@ fn only_the_printer_prints_and_only_main_ends_the_process() {
             // Tests print the traces that they find.
             let may_print = source.path.starts_with("ui/") || source.path == "model_checker.rs";
             let fine = may_print || !source.code.contains(word);
-            assert!(fine, "`src/{}` says `{word}`", source.path);
+            assert!(fine, "`{}` says `{word}`", source.file);
         }
     }
 }
@@ -517,8 +513,8 @@ fn no_path_climbs_and_no_glob_hides_names() {
         ] {
             assert!(
                 !source.code.contains(word),
-                "`src/{}` has `{word}`",
-                source.path
+                "`{}` has `{word}`",
+                source.file
             );
         }
     }
@@ -529,9 +525,9 @@ fn whole_files_are_replaced_in_one_place() {
     for source in sources() {
         for word in ["NamedTempFile", ".persist("] {
             assert!(
-                source.path == "atomic_write.rs" || !source.code.contains(word),
-                "`src/{}` has `{word}`: call `atomic_write`",
-                source.path
+                source.path == "osctl-support/atomic_write.rs" || !source.code.contains(word),
+                "`{}` has `{word}`: call `atomic_write`",
+                source.file
             );
         }
     }
@@ -547,8 +543,8 @@ fn no_lock_can_be_poisoned() {
                 .any(|word| line.contains(word));
             assert!(
                 !(is_std && is_lock),
-                "`src/{}` has `{}`: take the lock of `parking_lot`",
-                source.path,
+                "`{}` has `{}`: take the lock of `parking_lot`",
+                source.file,
                 line.trim()
             );
         }
@@ -566,8 +562,8 @@ fn the_host_reads_no_answer_without_a_bound() {
         ] {
             assert!(
                 !source.code.contains(word),
-                "`src/{}` has `{word}`; `host/bounded_response.rs` reads bodies",
-                source.path
+                "`{}` has `{word}`; `host/bounded_response.rs` reads bodies",
+                source.file
             );
         }
     }
@@ -576,12 +572,12 @@ fn the_host_reads_no_answer_without_a_bound() {
 fn the_token_is_sent_from_one_place() {
     for source in sources() {
         for word in ["bearer_auth", "Client::builder()"] {
-            let place = ["host/client.rs", "companion/"];
+            let place = ["host/client.rs", "companion/", "osctl-hub/"];
             let fine = place.iter().any(|place| source.path.starts_with(place));
             assert!(
                 fine || !source.code.contains(word),
-                "`src/{}` has `{word}`",
-                source.path
+                "`{}` has `{word}`",
+                source.file
             );
         }
     }
@@ -610,8 +606,8 @@ fn only_the_users_code_and_programs_get_unsanitized_text() {
         for source in users() {
             assert!(
                 places.iter().any(|place| source.path.starts_with(place)),
-                "`src/{}` has `{word}`, which sanitizes nothing",
-                source.path
+                "`{}` has `{word}`, which sanitizes nothing",
+                source.file
             );
         }
     }
@@ -621,23 +617,30 @@ fn no_file_has_too_many_lines() {
     for source in sources() {
         assert!(
             source.lines <= 600,
-            "`src/{}` has {} lines: split it",
-            source.path,
+            "`{}` has {} lines: split it",
+            source.file,
             source.lines
         );
     }
 }
 
+/// The reason of a dependency of several crates is in the table of the workspace.
 fn every_dependency_has_its_reason() {
-    let manifest = fs::read_to_string("Cargo.toml").unwrap();
-    let mut section = "";
+    let members = crates().into_iter();
+    let mut manifests: Vec<_> = members.map(|m| format!("crates/{m}/Cargo.toml")).collect();
+    manifests.push("Cargo.toml".into());
     let mut seen = 0;
-    for line in manifest.lines() {
-        if line.starts_with('[') {
-            section = line;
-        } else if section.contains("dependencies]") && line.contains('=') {
-            seen += 1;
-            assert!(line.contains(" # "), "no reason beside `{line}`");
+    for manifest in manifests {
+        let text = fs::read_to_string(&manifest).unwrap();
+        let mut section = "";
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            if line.starts_with('[') {
+                section = line;
+            } else if section.contains("dependencies]") && line.contains('=') {
+                seen += 1;
+                let has_reason = line.contains(" # ") || line.ends_with(".workspace = true");
+                assert!(has_reason, "no reason beside `{line}` in {manifest}");
+            }
         }
     }
     assert!(seen > 20);

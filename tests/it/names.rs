@@ -1,4 +1,4 @@
-//! The rules for names, as far as the text of `src` can show them: see `docs/glossary.md`.
+//! The rules for names, as far as the source text can show them: see `docs/glossary.md`.
 
 use crate::laws::sources;
 use crate::trials;
@@ -103,7 +103,7 @@ fn a_type_or_constant_has_one_definition() {
             continue;
         }
         if let Some(other) = known.insert(name.clone(), path.clone()) {
-            panic!("`{name}` is defined in `src/{other}` and in `src/{path}`");
+            panic!("`{name}` is defined in `{other}` and in `{path}`");
         }
     }
 }
@@ -123,14 +123,14 @@ fn a_duration_says_what_it_is_for() {
         let is_duration = definition.rest.starts_with(": Duration");
         let Definition { name, path, .. } = definition;
         let is_fine = !is_duration || ends.iter().any(|end| name.ends_with(end));
-        assert!(is_fine, "`{name}` in `src/{path}` ends in none of {ends:?}");
+        assert!(is_fine, "`{name}` in `{path}` ends in none of {ends:?}");
     }
 }
 
 fn a_constant_has_two_words() {
     for definition in definitions().iter().filter(|found| is_constant(found)) {
         let Definition { name, path, .. } = definition;
-        assert!(name.contains('_'), "`{name}` in `src/{path}` has one word");
+        assert!(name.contains('_'), "`{name}` in `{path}` has one word");
     }
 }
 

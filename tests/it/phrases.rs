@@ -32,8 +32,9 @@ const BANNED_PHRASES: [&str; 22] = [
     "the like",
 ];
 
-const FOLDERS: [&str; 14] = [
+const FOLDERS: [&str; 15] = [
     "src",
+    "crates",
     "body",
     "docs",
     "assets",

@@ -1,8 +1,8 @@
 //! The client of a request, by the name that it gives itself.
 
-use super::record_text::client_name;
 use crate::companion::admission::ListenerKind;
 use crate::protocol::activity::{CLI_AGENT, NOTEBOOK_AGENT};
+use crate::protocol::activity_text::client_name;
 use std::sync::Arc;
 
 /// The client's name.

@@ -6,16 +6,14 @@
 //! ```
 //!
 //! A full queue drops records: the log never delays a request, and never syncs the disk. Records contain neither output
-//! nor file content; [`record_text`] shortens the text of a record and hides the user's variables in it.
+//! nor file content; `protocol::activity_text` shortens the text of a record and hides the user's variables in it.
 //!
 //! The log shows what happened; it is no evidence. Code in the container is root there and can change the files.
 
 mod caller;
-mod record_text;
 mod segments;
 
 pub(super) use caller::Caller;
-pub(super) use record_text::{client_name, path_text, url_text};
 
 use super::environment::EnvironmentHandle;
 use super::runs::{RunKind, TrackedRun};
@@ -23,11 +21,11 @@ use crate::protocol::activity::{
     ActivityKind, ActivityQuery, ActivityRecord, ActivityVerdict, DEFAULT_ACTIVITY_RECORDS,
     MAX_ACTIVITY_RECORDS,
 };
-use record_text::{bounded_line, record_text};
+use crate::protocol::activity_draft::ActivityDraft;
+use crate::protocol::activity_text::{bounded_line, record_text};
 use segments::SegmentStore;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::task::spawn_blocking;
 
@@ -59,33 +57,6 @@ enum ActivityMessage {
     },
 }
 
-/// An action that has begun.
-#[derive(Debug, Clone)]
-pub(super) struct ActivityDraft {
-    pub(super) client: Arc<str>,
-    pub(super) kind: ActivityKind,
-    pub(super) session: Option<String>,
-    pub(super) tool: Option<String>,
-    /// The text, of which the record gets the first line.
-    pub(super) text: String,
-    pub(super) started: SystemTime,
-    pub(super) began: Instant,
-}
-
-impl ActivityDraft {
-    pub(super) fn begin(kind: ActivityKind, client: Arc<str>) -> Self {
-        Self {
-            client,
-            kind,
-            session: None,
-            tool: None,
-            text: String::new(),
-            started: SystemTime::now(),
-            began: Instant::now(),
-        }
-    }
-}
-
 impl ActivityLog {
     /// Starts the owner task. It ends with the last handle.
     pub(super) fn start(folder: PathBuf, environment: EnvironmentHandle) -> Self {
@@ -106,20 +77,7 @@ impl ActivityLog {
 
     /// Records the end of an action.
     pub(super) fn record(&self, draft: ActivityDraft, verdict: ActivityVerdict, bytes: u64) {
-        let duration_ms = draft.began.elapsed().as_secs_f64() * 1e3;
-        let started = draft.started.duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.push(ActivityRecord {
-            seq: 0,
-            started: started.as_secs_f64(),
-            duration_ms,
-            client: draft.client.as_ref().into(),
-            kind: draft.kind,
-            session: draft.session,
-            tool: draft.tool,
-            text: draft.text,
-            verdict,
-            bytes,
-        });
+        self.push(draft.finish(verdict, bytes));
     }
 
     /// Records a run at its end. A request that finds an earlier run adds no record.
@@ -155,7 +113,8 @@ impl ActivityLog {
         });
     }
 
-    fn push(&self, record: ActivityRecord) {
+    /// Shortens the text of the record, hides the user's variables in it, and queues the record.
+    pub(super) fn push(&self, record: ActivityRecord) {
         let text = record_text(&record.text, &self.0.environment.current());
         // A full queue means that the disk is slower than the requests.
         let _ = self
@@ -240,9 +199,10 @@ async fn write_records(
 
 #[cfg(test)]
 mod tests {
-    use super::{ActivityDraft, ActivityLog};
+    use super::ActivityLog;
     use crate::companion::environment::EnvironmentHandle;
     use crate::protocol::activity::{ActivityKind, ActivityQuery, ActivityVerdict};
+    use crate::protocol::activity_draft::ActivityDraft;
     use crate::protocol::environment::UserEnvironment;
 
     #[tokio::test]

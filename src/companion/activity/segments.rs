@@ -184,7 +184,8 @@ fn excess_segments(segments: &[(u64, u64)], budget: u64) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::{ACTIVITY_BUDGET_BYTES, ACTIVITY_SEGMENT_BYTES, SegmentStore, excess_segments};
-    use crate::protocol::activity::{ActivityRecord, sample_record};
+    use crate::protocol::activity::{ActivityKind, ActivityRecord, ActivityVerdict};
+    use crate::protocol::activity_draft::ActivityDraft;
     use std::fs;
     use std::sync::Arc;
 
@@ -205,10 +206,11 @@ mod tests {
     }
 
     fn padded(seq: u64) -> Arc<ActivityRecord> {
-        let text = "x".repeat(60_000);
+        let draft = ActivityDraft::begin(ActivityKind::Exec, "claude-code".into());
         Arc::new(ActivityRecord {
-            text,
-            ..sample_record(seq)
+            seq,
+            text: "x".repeat(60_000),
+            ..draft.finish(ActivityVerdict::Completed, 2)
         })
     }
 

@@ -1,7 +1,8 @@
 //! Ended evolves in the activity log, also those that the host started.
 
-use crate::companion::activity::{ActivityDraft, ActivityLog};
+use crate::companion::activity::ActivityLog;
 use crate::protocol::activity::{ActivityKind, ActivityQuery, ActivityVerdict};
+use crate::protocol::activity_draft::ActivityDraft;
 use crate::protocol::evolve::{EvolveStage, EvolveStatus};
 
 /// The client of the records: the keeper reports the runs.

@@ -2,12 +2,13 @@
 
 use super::HttpState;
 use super::stream::{EVENT_HEARTBEAT_INTERVAL, StreamFormat};
-use crate::companion::activity::{ActivityDraft, ActivityLog, Caller, path_text};
+use crate::companion::activity::{ActivityLog, Caller};
 use crate::companion::admission::ListenerKind;
-use crate::companion::api::{ApiResult, QueryParams};
 use crate::protocol::activity::{
     ActivityEvent, ActivityKind, ActivityList, ActivityQuery, ActivityRecord, ActivityVerdict,
 };
+use crate::protocol::activity_draft::ActivityDraft;
+use crate::protocol::activity_text::path_text;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Request, State as Shared};
@@ -16,6 +17,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 use futures_util::stream::{self, unfold};
+use osctl_support::api::{ApiResult, QueryParams};
 use std::convert::Infallible;
 use std::sync::Arc;
 use tokio::sync::broadcast::Receiver;

@@ -1,11 +1,11 @@
 //! Admission control: which requests are refused while the container quiesces.
 
 use crate::companion::admission::{AdmissionControl, ListenerKind};
-use crate::companion::api::ApiRefusal;
 use axum::extract::{Request, State};
 use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use osctl_support::api::ApiRefusal;
 
 /// Admits a request, or answers that the client must retry later.
 pub(super) async fn admit_request(

@@ -5,7 +5,6 @@
 
 use super::service::ping_response;
 use crate::companion::CompanionSettings;
-use crate::companion::api::ApiRefusal;
 use crate::companion::desktop::OneTimeTokens;
 use crate::protocol::hex::hex;
 use crate::protocol::proof::{MAX_NONCE_BYTES, prove_nonce};
@@ -14,6 +13,7 @@ use axum::extract::{Query, Request, State};
 use axum::http::{HeaderMap, HeaderName, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use osctl_support::api::ApiRefusal;
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 use subtle::ConstantTimeEq;

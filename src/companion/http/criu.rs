@@ -3,7 +3,6 @@
 use super::HttpState;
 use super::progress_stream::stream_progress;
 use super::stream::StreamFormat;
-use crate::companion::api::{ApiRefusal, ApiResult, JsonBody, PathId};
 use crate::protocol::criu::{
     CheckpointList, CheckpointReply, CheckpointRequest, CriuRemoved, CriuRestored, CriuStatus,
     RestoreRequest,
@@ -14,6 +13,7 @@ use axum::Json;
 use axum::extract::State as Shared;
 use axum::http::HeaderMap;
 use axum::response::IntoResponse;
+use osctl_support::api::{ApiRefusal, ApiResult, JsonBody, PathId};
 
 /// Checkpoint the kernel process of a session
 ///

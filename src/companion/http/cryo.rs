@@ -3,7 +3,6 @@
 use super::HttpState;
 use super::progress_stream::stream_progress;
 use super::stream::StreamFormat;
-use crate::companion::api::{ApiResult, JsonBody, PathId, QueryParams};
 use crate::companion::cryo::CryoRefusal;
 use crate::protocol::cryo::{
     CryoListing, CryoRemoved, CryoStore, CryoStored, GenerationDetails, ReloadReply, ReloadRequest,
@@ -15,6 +14,7 @@ use axum::Json;
 use axum::extract::State as Shared;
 use axum::http::HeaderMap;
 use axum::response::IntoResponse;
+use osctl_support::api::{ApiResult, JsonBody, PathId, QueryParams};
 use serde::Deserialize;
 use utoipa::IntoParams;
 

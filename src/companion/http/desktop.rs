@@ -1,7 +1,6 @@
 //! Routes of the desktop in a browser: the link, the page and its WebSocket.
 
 use super::{HttpState, auth};
-use crate::companion::api::{ApiRefusal, ApiResult, QueryParams};
 use crate::companion::desktop::{DESKTOP_COOKIE_TIMEOUT, ONE_TIME_TOKEN_TIMEOUT};
 use crate::protocol::desktop::{DesktopEnterQuery, DesktopLinkReply};
 use crate::protocol::error::FailedReply;
@@ -13,6 +12,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use bytes::Bytes;
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
+use osctl_support::api::{ApiRefusal, ApiResult, QueryParams};
 use std::path::{Component, PathBuf};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -2,7 +2,6 @@
 
 use super::HttpState;
 use super::stream::{EVENT_HEARTBEAT_INTERVAL, StreamFormat};
-use crate::companion::api::{ApiRefusal, ApiResult, JsonBody, QueryParams};
 use crate::companion::desktop::ClipboardWatcher;
 use crate::companion::display;
 use crate::protocol::display::{
@@ -17,6 +16,7 @@ use axum::extract::State as Shared;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::unfold;
+use osctl_support::api::{ApiRefusal, ApiResult, JsonBody, QueryParams};
 use std::convert::Infallible;
 use std::time::Instant;
 use tokio::time::timeout;

@@ -1,12 +1,12 @@
 //! Routes of the variables that the user sets for all sessions.
 
 use super::HttpState;
-use crate::companion::api::{ApiRefusal, ApiResult, JsonBody};
 use crate::protocol::environment::{EnvironmentNames, ReplaceEnvironment};
 use crate::protocol::error::FailedReply;
 use axum::Json;
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
+use osctl_support::api::{ApiRefusal, ApiResult, JsonBody};
 
 /// List the names of the user's variables
 #[utoipa::path(get, path = "/environment", responses((status = 200, body = EnvironmentNames)))]

@@ -3,7 +3,6 @@
 
 use super::HttpState;
 use super::stream::StreamFormat;
-use crate::companion::api::{ApiRefusal, ApiResult, JsonBody, PathId, QueryParams};
 use crate::companion::evolve::{EvolveRefusal, KeeperReplyStream, unexpected_reply};
 use crate::protocol::error::FailedReply;
 use crate::protocol::evolve::container_reports::ExpectedState;
@@ -18,6 +17,7 @@ use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use futures_util::stream::unfold;
+use osctl_support::api::{ApiRefusal, ApiResult, JsonBody, PathId, QueryParams};
 use serde::Deserialize;
 use std::convert::Infallible;
 use std::path::PathBuf;

@@ -4,7 +4,6 @@ use super::file_bodies::{drain_refused, feed_body, stream_body, unpack_body};
 use super::range::{self, ByteRange, ContentRange};
 use super::{HttpState, json_response};
 use crate::archive::{self, EntryStat, ResumePoint};
-use crate::companion::api::{ApiRefusal, QueryParams};
 use crate::companion::files::{
     ContainerPath, FilesRefusal, ListingPage, OpenedFile, UploadOutcome, UploadTarget,
 };
@@ -17,6 +16,7 @@ use axum::body::Body;
 use axum::extract::{Request, State as Shared};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
+use osctl_support::api::{ApiRefusal, QueryParams};
 use serde::{Deserialize, Deserializer};
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, UNIX_EPOCH};

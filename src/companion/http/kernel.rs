@@ -6,7 +6,6 @@ use super::run_response::{
 };
 use super::stream::{self, StreamFormat};
 use crate::companion::activity::Caller;
-use crate::companion::api::{ApiRefusal, ApiResult, JsonBody, PathId, QueryParams};
 use crate::companion::kernel::KernelRefusal;
 use crate::protocol::activity::ActivityKind;
 use crate::protocol::error::FailedReply;
@@ -15,6 +14,7 @@ use axum::extract::State as Shared;
 use axum::http::HeaderMap;
 use axum::response::IntoResponse;
 use axum::{Extension, Json};
+use osctl_support::api::{ApiRefusal, ApiResult, JsonBody, PathId, QueryParams};
 
 /// Execute Python code in a session
 ///

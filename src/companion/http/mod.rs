@@ -30,7 +30,6 @@ mod stream;
 use super::CompanionSettings;
 use super::activity::ActivityLog;
 use super::admission::ListenerKind;
-use super::api::{self, ApiRefusal, ExtractorTexts, FIELD_DOCS_HINT, MAX_REQUEST_BODY_BYTES};
 use super::criu::Criu;
 use super::cryo::CryoService;
 use super::desktop::{Desktop, OneTimeTokens};
@@ -39,7 +38,6 @@ use super::evolve::EvolveHandle;
 use super::files::FilesHandle;
 use super::kernel::KernelSessions;
 use super::listeners::CompanionListeners;
-use super::mcp::{self, Hub};
 use super::pty::PtyTerminals;
 use super::shell::Shells;
 use crate::error::Result;
@@ -56,6 +54,10 @@ use axum::{Json, Router};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
+use osctl_hub::Hub;
+use osctl_support::api::{
+    self, ApiRefusal, ExtractorTexts, FIELD_DOCS_HINT, MAX_REQUEST_BODY_BYTES,
+};
 use std::future::IntoFuture;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -138,7 +140,7 @@ impl HttpServer {
         settings: &CompanionSettings,
         handles: HttpHandles,
     ) -> Self {
-        let hub = mcp::hub_routes(handles.hub.clone());
+        let hub = osctl_hub::hub_routes(handles.hub.clone());
         let guard = Arc::new(HttpAuth::new(settings, handles.one_time_tokens.clone()));
         let gate = handles.evolve.admission().clone();
         let log = handles.activity.clone();

@@ -1,11 +1,11 @@
 //! Replies of long operations: a stream of progress events, then the result.
 
 use super::stream::StreamFormat;
-use crate::companion::api::ApiRefusal;
 use crate::protocol::progress::ProgressEvent;
 use axum::body::{Body as Streamed, Bytes};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
+use osctl_support::api::ApiRefusal;
 use serde::Serialize;
 use std::convert::Infallible;
 use std::time::Duration;

@@ -1,7 +1,6 @@
 //! Routes of terminals: list, end, and attach over a WebSocket.
 
 use super::{HttpState, pty_socket};
-use crate::companion::api::{ApiRefusal, ApiResult, PathId, QueryParams};
 use crate::companion::pty::{PtyAttachRequest, PtyStart, TerminalSize};
 use crate::protocol::error::FailedReply;
 use crate::protocol::pty::{
@@ -13,6 +12,7 @@ use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
+use osctl_support::api::{ApiRefusal, ApiResult, PathId, QueryParams};
 
 /// Maximum bytes of one frame from a client; typing never needs more.
 const MAX_PTY_FRAME_BYTES: usize = 1 << 20;

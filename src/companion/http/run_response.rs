@@ -1,12 +1,12 @@
 //! Common parts of all routes about runs: ids, durations, waiting, events, pages.
 
 use super::stream::{self, StreamFormat};
-use crate::companion::api::{ApiRefusal, ApiResult};
 use crate::companion::runs::{RunKind, TrackedRun};
 use crate::protocol::kernel::{OutputPage, OutputStream, RunDetails};
 use axum::Json;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
+use osctl_support::api::{ApiRefusal, ApiResult};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,6 @@
 //! Routes of sessions, and of kernel requests other than executing code.
 
 use super::HttpState;
-use crate::companion::api::{ApiRefusal, ApiResult, JsonBody, PathId, QueryParams};
 use crate::companion::kernel::{KernelAnswer, KernelQuery, KernelView, StopReason};
 use crate::protocol::error::FailedReply;
 use crate::protocol::kernel::{
@@ -14,6 +13,7 @@ use crate::protocol::session::{
 use axum::Json;
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
+use osctl_support::api::{ApiRefusal, ApiResult, JsonBody, PathId, QueryParams};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json as value};

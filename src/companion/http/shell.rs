@@ -6,7 +6,6 @@ use super::run_response::{
 };
 use super::stream::{self, StreamFormat};
 use crate::companion::activity::Caller;
-use crate::companion::api::{ApiRefusal, ApiResult, JsonBody, PathId, QueryParams};
 use crate::companion::shell::CommandRun;
 use crate::protocol::activity::ActivityKind;
 use crate::protocol::error::FailedReply;
@@ -22,6 +21,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
 use axum::{Extension, Json};
 use futures_util::StreamExt;
+use osctl_support::api::{ApiRefusal, ApiResult, JsonBody, PathId, QueryParams};
 use serde::Deserialize;
 use std::sync::Arc;
 use utoipa::IntoParams;

@@ -5,7 +5,6 @@ use super::connection::{
 };
 use super::supervisor_client::{KernelExit, KernelSupervisor};
 use super::template::{KernelSocket, KernelTemplate, SpawnedKernel, StderrTail};
-use crate::companion::descendants;
 use crate::companion::pipes::OutputPipes;
 use crate::error::Result;
 use crate::protocol::environment::UserEnvironment;
@@ -13,6 +12,7 @@ use crate::protocol::kernel::OutputStream;
 use bytes::BytesMut;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use osctl_supervise::descendants;
 use serde::Serialize;
 use std::io;
 use std::os::fd::OwnedFd;

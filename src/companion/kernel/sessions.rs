@@ -9,10 +9,10 @@ use super::{
     KernelSettings, KernelView, SessionLimits, SessionRestoring, StopReason, generation_store,
     run_count,
 };
-use crate::companion::descendants;
 use crate::companion::runs::{RunIdConflict, RunNotRecorded, RunRegistry};
 use crate::protocol::kernel::{DEFAULT_SESSION, Execute, KernelReport};
 use nix::unistd::Pid;
+use osctl_supervise::descendants;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fs;

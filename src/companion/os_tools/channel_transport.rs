@@ -1,6 +1,5 @@
 //! The transport of a client's pipe for rmcp: each message is one piece of bytes, so there is no framing.
 
-use crate::companion::mcp;
 use bytes::Bytes;
 use rmcp::RoleServer;
 use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
@@ -58,7 +57,7 @@ impl ChannelTransport {
     fn reject_message(&self, text: Bytes, why: &serde_json::Error) {
         tracing::debug!("the server `os` received an invalid message: {why}");
         let why = format!("the message is invalid: {why}");
-        if let Some(response) = mcp::invalid_request_response(text, &why) {
+        if let Some(response) = osctl_hub::invalid_request_response(text, &why) {
             // The client may have disconnected.
             let _ = self.outgoing.send(response);
         }

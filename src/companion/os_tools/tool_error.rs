@@ -1,6 +1,6 @@
 //! The text of a refusal for a model.
 
-use crate::companion::api::ApiRefusal;
+use osctl_support::api::ApiRefusal;
 use rmcp::model::{ContentBlock, IntoContents};
 
 /// Why a tool did nothing.

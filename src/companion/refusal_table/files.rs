@@ -1,8 +1,8 @@
 //! Refusals of operations on files.
 
-use crate::companion::api::ApiRefusal;
 use crate::companion::files::FilesRefusal;
 use axum::http::StatusCode as S;
+use osctl_support::api::ApiRefusal;
 
 impl From<FilesRefusal> for ApiRefusal {
     fn from(refusal: FilesRefusal) -> Self {

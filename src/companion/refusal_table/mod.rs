@@ -7,12 +7,12 @@ mod stored_state;
 #[cfg(test)]
 mod tests;
 
-use super::api::ApiRefusal;
 use super::desktop::DesktopRefusal;
 use super::display::DisplayRefusal;
 use super::evolve::EvolveRefusal;
 use crate::protocol::evolve::refusal as keeper;
 use axum::http::StatusCode as S;
+use osctl_support::api::ApiRefusal;
 
 impl From<EvolveRefusal> for ApiRefusal {
     fn from(refusal: EvolveRefusal) -> Self {

@@ -1,11 +1,11 @@
 //! Refusals of kernels, shell commands and terminals.
 
 use super::stored_state::checkpoint_hint;
-use crate::companion::api::ApiRefusal;
 use crate::companion::kernel::KernelRefusal;
 use crate::companion::pty::PtyRefusal;
 use crate::companion::shell::ShellRefusal;
 use axum::http::StatusCode as S;
+use osctl_support::api::ApiRefusal;
 
 impl From<KernelRefusal> for ApiRefusal {
     fn from(refusal: KernelRefusal) -> Self {

@@ -1,11 +1,11 @@
 //! Refusals of stored variables and of checkpoints.
 
-use crate::companion::api::{ApiRefusal, FIELD_DOCS_HINT};
 use crate::companion::criu::CriuRefusal;
 use crate::companion::cryo::{CHECKPOINT_STATE_PREFIX, CryoRefusal};
 use crate::companion::kernel::KernelRefusal;
 use crate::protocol::kernel::DEFAULT_SESSION;
 use axum::http::StatusCode as S;
+use osctl_support::api::{ApiRefusal, FIELD_DOCS_HINT};
 use std::path::Path;
 
 impl From<CryoRefusal> for ApiRefusal {

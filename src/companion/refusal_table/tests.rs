@@ -1,7 +1,6 @@
 //! The wire form of every refusal: status, headers and body of its HTTP response, and its text for a model.
 
 use crate::archive::ArchiveError;
-use crate::companion::api::ApiRefusal;
 use crate::companion::criu::{CriuFailure, CriuFailureKind, CriuRefusal, StateAfterFailedRestore};
 use crate::companion::cryo::CryoRefusal;
 use crate::companion::desktop::DesktopRefusal;
@@ -18,6 +17,7 @@ use crate::protocol::kernel::RunError;
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use http_body_util::BodyExt;
+use osctl_support::api::ApiRefusal;
 use std::fmt::{Debug, Write};
 
 const RECORDED_REFUSALS: &str = include_str!("tests/wire.txt");

@@ -17,11 +17,11 @@ mod service_task;
 pub(crate) use declaration::{ServiceDeclarations, ServiceNeed, ServiceProbe};
 pub(crate) use process::spawn_service;
 
-use crate::companion::descendants;
 use crate::protocol::service::ServiceStatus;
 use declaration::ServiceDeclaration;
 use futures_util::future::BoxFuture;
 use nix::unistd::Pid;
+use osctl_supervise::descendants;
 use service_task::{ServiceShutdownOrder, ServiceTask};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;

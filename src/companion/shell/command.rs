@@ -5,8 +5,6 @@ use super::command_run::{CommandReport, CommandRun};
 use super::context::{CONTEXT_EXIT_SCRIPT, ShellContext};
 use super::context_exit::with_context_exit;
 use super::jobs::BackgroundJob;
-use super::supervisor;
-use super::supervisor_client::{CommandSupervisor, CommandSupervisorEvent};
 use crate::companion::pipes::OutputPipes;
 use crate::companion::runs::SpillFiles;
 use crate::companion::settings;
@@ -18,6 +16,7 @@ use nix::fcntl::OFlag;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::Signal;
 use nix::unistd::pipe2;
+use osctl_supervise::{CommandSupervisor, CommandSupervisorEvent, encode_command};
 use std::fs::File;
 use std::future::pending;
 use std::io::{self, Read, Seek, Write};
@@ -390,8 +389,7 @@ impl CommandOwner {
         let (err, err_end) = pipe2(OFlag::O_CLOEXEC)?;
         let stdin = self.open_stdin()?;
         let bash = self.shells.settings.bash.as_os_str().as_bytes();
-        let order =
-            supervisor::encode_command(&[bash, b"bash", b"-c", text.as_bytes()], &environment);
+        let order = encode_command(&[bash, b"bash", b"-c", text.as_bytes()], &environment);
         let ends = [
             stdin.as_raw_fd(),
             out_end.as_raw_fd(),

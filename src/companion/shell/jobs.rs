@@ -2,12 +2,12 @@
 
 use super::command::sleep_until_deadline;
 use super::command_run::CommandRun;
-use super::supervisor_client::{CommandSupervisor, CommandSupervisorEvent};
-use crate::companion::descendants;
 use crate::companion::pipes::OutputPipes;
 use crate::protocol::shell::{JobInfo, JobProcess};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
+use osctl_supervise::descendants;
+use osctl_supervise::{CommandSupervisor, CommandSupervisorEvent};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;

@@ -1,6 +1,6 @@
 //! Commands in bash, and the context that each session keeps between commands.
 //!
-//! [`Shells`] is the handle. Every command has a supervisor process ([`supervisor`]), a bash process, and a task that
+//! [`Shells`] is the handle. Every command has a supervisor process (`osctl_supervise`), a bash process, and a task that
 //! owns both ([`command`]). Commands of one session may run at the same time: each starts with the current context
 //! ([`context`]), and the last one to end stores its own. Processes that commands leave in the background are jobs
 //! ([`jobs`]).
@@ -13,16 +13,14 @@ mod environment;
 mod jobs;
 mod retained_context;
 mod stdin;
-pub(super) mod supervisor;
-pub(super) mod supervisor_client;
 
 pub(crate) use command_run::{CommandReport, CommandRun};
 pub(crate) use context::PackedContext;
 pub(crate) use environment::EnvironmentVariables;
 pub(crate) use jobs::EndedJob as JobEnded;
+pub(crate) use osctl_supervise::supervise_command;
 pub(crate) use retained_context::RetainedContext;
 pub(crate) use stdin::CommandStdin;
-pub(crate) use supervisor::supervise_command;
 
 use super::runs::{RetainedRuns, RunIdConflict, RunNotRecorded, RunRegistry, RunStore};
 use crate::companion::environment::EnvironmentHandle;
@@ -33,13 +31,13 @@ use command::{CommandOwner, CommandStopReason};
 use context::{ShellContext, ShellFolder};
 use environment::ExportScript;
 use jobs::ShellJobs;
+use osctl_supervise::client::SupervisorPool;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use supervisor_client::SupervisorPool;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 

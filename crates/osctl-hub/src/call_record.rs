@@ -1,0 +1,183 @@
+//! The record of a tool call in the activity log.
+
+use super::message::{RpcMessage, find_value};
+use super::settings::HubContext;
+use osctl_protocol::activity::{ActivityKind, ActivityVerdict};
+use osctl_protocol::activity_draft::ActivityDraft;
+use osctl_protocol::activity_text::{client_name, url_text};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// The arguments of which a record shows the first line. Other arguments may be secret, or are not telling.
+const SHOWN_ARGUMENTS: [&str; 6] = ["code", "command", "path", "file_path", "url", "query"];
+
+/// Arguments of a larger call are not searched.
+const MAX_SEARCHED_CALL_BYTES: usize = 1 << 20;
+
+/// The client's name in the parameters of its `initialize`.
+pub(super) fn initialized_client_name(params: &[u8]) -> Arc<str> {
+    let text = std::str::from_utf8(params).unwrap_or_default();
+    let name = find_value(text, &["clientInfo", "name"]);
+    let name = name.and_then(|span| serde_json::from_str::<String>(&text[span]).ok());
+    client_name(&name.unwrap_or_default()).into()
+}
+
+/// Records that a client has opened a session.
+pub(super) fn record_sign_in(context: &dyn HubContext, client: Arc<str>) {
+    let draft = ActivityDraft {
+        text: "mcp".into(),
+        ..ActivityDraft::begin(ActivityKind::SignIn, client)
+    };
+    context.record_activity(draft.finish(ActivityVerdict::Completed, 0));
+}
+
+/// An open call. Without an answer it is recorded as cancelled when it is dropped.
+#[derive(Debug)]
+pub(super) struct CallRecord {
+    context: Arc<dyn HubContext>,
+    draft: Mutex<Option<ActivityDraft>>,
+}
+
+impl CallRecord {
+    /// Begins the record of a `tools/call`; `None` for another request. `server` is the server that the client talks
+    /// to, if it does not talk to all.
+    pub(super) fn begin(
+        context: &Arc<dyn HubContext>,
+        client: &Arc<str>,
+        server: Option<&str>,
+        message: &RpcMessage,
+    ) -> Option<Arc<Self>> {
+        if message.method != "tools/call" {
+            return None;
+        }
+        let name = message.text_param(&["name"]).unwrap_or_default();
+        let tool = match server {
+            Some(server) => format!("{server}__{name}"),
+            None => name,
+        };
+        let mut draft = ActivityDraft::begin(ActivityKind::Tool, client.clone());
+        draft.tool = Some(client_name(&tool));
+        if message.text().len() <= MAX_SEARCHED_CALL_BYTES {
+            let argument = |name: &str| message.text_param(&["arguments", name]);
+            draft.session = argument("session").map(|session| client_name(&session));
+            let shown = SHOWN_ARGUMENTS
+                .iter()
+                .find_map(|name| Some((*name, argument(name)?)));
+            draft.text = match shown {
+                Some(("url", url)) => url_text(&url),
+                Some((_, text)) => text,
+                None => String::new(),
+            };
+        }
+        Some(Arc::new(Self {
+            context: context.clone(),
+            draft: Mutex::new(Some(draft)),
+        }))
+    }
+
+    /// Records the answer.
+    pub(super) fn finish_with_answer(&self, answer: &[u8]) {
+        self.finish(answer_verdict(answer), answer.len() as u64);
+    }
+
+    /// Records the first end; later ones have no effect.
+    pub(super) fn finish(&self, verdict: ActivityVerdict, bytes: u64) {
+        if let Some(draft) = self.draft.lock().take() {
+            self.context.record_activity(draft.finish(verdict, bytes));
+        }
+    }
+}
+
+impl Drop for CallRecord {
+    fn drop(&mut self) {
+        self.finish(ActivityVerdict::Cancelled, 0);
+    }
+}
+
+/// The verdict by the answer. The built-in tools report the status of a run in their structured content.
+fn answer_verdict(answer: &[u8]) -> ActivityVerdict {
+    let text = std::str::from_utf8(answer).unwrap_or_default();
+    let value = |path: &[&str]| find_value(text, path).map(|span| &text[span]);
+    let status = value(&["result", "structuredContent", "status"]);
+    match status.unwrap_or_default() {
+        "\"running\"" => ActivityVerdict::Running,
+        "\"interrupted\"" => ActivityVerdict::Interrupted,
+        "\"failed\"" => ActivityVerdict::Failed,
+        _ if value(&["error"]).is_some() => ActivityVerdict::Failed,
+        _ if value(&["result", "isError"]) == Some("true") => ActivityVerdict::Failed,
+        _ => ActivityVerdict::Completed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CallRecord, answer_verdict};
+    use crate::message::RpcMessage;
+    use crate::settings::HubContext;
+    use crate::test_context::TestContext;
+    use osctl_protocol::activity::ActivityVerdict as V;
+    use std::sync::Arc;
+
+    #[test]
+    fn the_verdict_is_that_of_the_answer() {
+        for (answer, expected) in [
+            (r#"{"id":1,"result":{"content":[]}}"#, V::Completed),
+            (r#"{"id":1,"result":{"isError":false}}"#, V::Completed),
+            (r#"{"id":1,"result":{"isError":true}}"#, V::Failed),
+            (r#"{"id":1,"error":{"code":1}}"#, V::Failed),
+            (
+                r#"{"id":1,"result":{"structuredContent":{"status":"running"}}}"#,
+                V::Running,
+            ),
+            (
+                r#"{"id":1,"result":{"isError":true,"structuredContent":{"status":"interrupted"}}}"#,
+                V::Interrupted,
+            ),
+            ("no JSON", V::Completed),
+        ] {
+            assert_eq!(answer_verdict(answer.as_bytes()), expected, "{answer}");
+        }
+    }
+
+    #[test]
+    fn a_call_is_recorded_once_and_a_dropped_call_is_cancelled() {
+        let test_context = Arc::new(TestContext::default());
+        let context: Arc<dyn HubContext> = test_context.clone();
+        let client: Arc<str> = "claude-code".into();
+        let begin = |server: Option<&str>, params: &str| {
+            let text = format!(r#"{{"id":1,"method":"tools/call","params":{params}}}"#);
+            let message = RpcMessage::parse(text.into()).unwrap();
+            CallRecord::begin(&context, &client, server, &message)
+        };
+        let call = begin(
+            Some("os"),
+            r#"{"name":"run_shell","arguments":{"command":"ls\nrm","session":"b"}}"#,
+        );
+        let call = call.unwrap();
+        call.finish_with_answer(br#"{"id":1,"result":{}}"#);
+        drop(call);
+        let url = r#"{"name":"web__open","arguments":{"password":"p","url":"http://a/b?c"}}"#;
+        drop(begin(None, url));
+        let list = RpcMessage::parse(r#"{"id":1,"method":"tools/list"}"#.into()).unwrap();
+        assert!(CallRecord::begin(&context, &client, None, &list).is_none());
+        let records = test_context.records();
+        let found: Vec<_> = records
+            .iter()
+            .map(|r| {
+                (
+                    r.tool.as_deref().unwrap(),
+                    &*r.text,
+                    r.verdict,
+                    r.session.as_deref(),
+                )
+            })
+            .collect();
+        assert_eq!(
+            found,
+            [
+                ("os__run_shell", "ls\nrm", V::Completed, Some("b")),
+                ("web__open", "http://a/b", V::Cancelled, None),
+            ]
+        );
+    }
+}

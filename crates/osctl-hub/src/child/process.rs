@@ -1,0 +1,292 @@
+//! A server as a child process: messages are lines of its stdin and stdout, and a supervisor ends all its descendants
+//! with it.
+
+use super::event::ServerPipeEvent;
+use crate::server_log::McpServerLog;
+use anyhow::{Context, Result};
+use bytes::{Buf, Bytes, BytesMut};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::unistd::pipe2;
+use osctl_protocol::environment::UserEnvironment;
+use osctl_supervise::{CommandSupervisor, CommandSupervisorEvent, encode_command};
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe::{Receiver, Sender};
+use tokio::time::timeout;
+
+/// Bytes of one read.
+const STDIO_READ_BYTES: usize = 64 << 10;
+/// The most bytes of one message; a server that exceeds them is ended as faulty.
+const MAX_STDIO_MESSAGE_BYTES: usize = 256 << 20;
+/// The size of a pipe, so that a large message takes few writes.
+const STDIO_PIPE_BYTES: i32 = 1 << 20;
+/// From the end of its stdin to the forced end of a server that does not exit.
+const MCP_SERVER_EXIT_TIMEOUT: Duration = Duration::from_secs(2);
+/// From the command to end all processes to the forced end of the supervisor.
+const MCP_SUPERVISOR_EXIT_TIMEOUT: Duration = Duration::from_secs(5);
+
+#[derive(Debug)]
+pub(super) struct ServerProcess {
+    supervisor: CommandSupervisor,
+    pub(super) pid: i32,
+    stdin: Option<Sender>,
+    stdout: Option<Receiver>,
+    read_buffer: BytesMut,
+    /// The number of bytes at the start of `read_buffer` that contain no line break.
+    scanned_bytes: usize,
+    write_queue: VecDeque<Bytes>,
+    /// How the process ended; reported after the messages that came before.
+    exit_reason: Option<String>,
+}
+
+impl ServerProcess {
+    /// Starts the process and copies its stderr to the log.
+    ///
+    /// # Errors
+    /// Fails when the process can't be started.
+    pub(super) async fn start(
+        command: &str,
+        args: &[String],
+        environment: &[Vec<u8>],
+        cwd: Option<&Path>,
+        log: Arc<McpServerLog>,
+    ) -> Result<Self> {
+        let home = std::env::var_os("HOME").unwrap_or_else(|| "/".into());
+        let cwd = cwd.unwrap_or(Path::new(&home));
+        let folder = File::open(cwd)
+            .with_context(|| format!("can't open the working directory `{}`", cwd.display()))?;
+        let (stdin_end, stdin) = pipe2(OFlag::O_CLOEXEC)?;
+        let (stdout, stdout_end) = pipe2(OFlag::O_CLOEXEC)?;
+        let (stderr, stderr_end) = pipe2(OFlag::O_CLOEXEC)?;
+        for pipe in [&stdin, &stdout] {
+            // A smaller pipe works, too.
+            let _ = fcntl(pipe, FcntlArg::F_SETPIPE_SZ(STDIO_PIPE_BYTES));
+        }
+        let mut arguments = vec![command.as_bytes(), command.as_bytes()];
+        arguments.extend(args.iter().map(String::as_bytes));
+        let mut supervisor = CommandSupervisor::spawn_supervisor()?;
+        let order = encode_command(&arguments, environment);
+        let ends = [&stdin_end, &stdout_end, &stderr_end].map(|end: &OwnedFd| end.as_raw_fd());
+        let ends = [ends[0], ends[1], ends[2], folder.as_fd().as_raw_fd()];
+        supervisor.send_command(&order, ends).await?;
+        let pid = match supervisor.next_event().await {
+            CommandSupervisorEvent::Started(pid) => pid,
+            CommandSupervisorEvent::Failed(number) => {
+                let why = io::Error::from_raw_os_error(number);
+                anyhow::bail!("`{command}` can't be started: {why}");
+            }
+            CommandSupervisorEvent::Ended { .. } | CommandSupervisorEvent::AllExited => {
+                anyhow::bail!("its supervisor ended")
+            }
+        };
+        drop((stdin_end, stdout_end, stderr_end));
+        tokio::spawn(copy_stderr_to_log(Receiver::from_owned_fd(stderr)?, log));
+        Ok(Self {
+            supervisor,
+            pid,
+            stdin: Some(Sender::from_owned_fd(stdin)?),
+            stdout: Some(Receiver::from_owned_fd(stdout)?),
+            read_buffer: BytesMut::new(),
+            scanned_bytes: 0,
+            write_queue: VecDeque::new(),
+            exit_reason: None,
+        })
+    }
+
+    /// Queues a line, and writes as much as the pipe accepts now.
+    pub(super) fn send(&mut self, line: Bytes) {
+        self.write_queue.push_back(line);
+        self.write_queue.push_back(Bytes::from_static(b"\n"));
+        self.flush_write_queue();
+    }
+
+    /// The bytes that the server has not read yet.
+    pub(super) fn backlog(&self) -> usize {
+        self.write_queue.iter().map(Bytes::len).sum()
+    }
+
+    fn flush_write_queue(&mut self) {
+        let Some(stdin) = &self.stdin else {
+            return self.write_queue.clear();
+        };
+        while !self.write_queue.is_empty() {
+            let parts: Vec<_> = self
+                .write_queue
+                .iter()
+                .take(64)
+                .map(|b| io::IoSlice::new(b))
+                .collect();
+            match stdin.try_write_vectored(&parts) {
+                Ok(mut count) => {
+                    while let Some(first) = self.write_queue.front_mut() {
+                        let taken = first.len().min(count);
+                        first.advance(taken);
+                        count -= taken;
+                        if !first.is_empty() {
+                            break;
+                        }
+                        self.write_queue.pop_front();
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => {
+                    // The server reads no more. Its remaining output and its exit are still reported.
+                    self.stdin = None;
+                    return self.write_queue.clear();
+                }
+            }
+        }
+    }
+
+    /// Waits for the next event. Cancel-safe: a dropped call loses no event.
+    pub(super) async fn next_event(&mut self) -> ServerPipeEvent {
+        loop {
+            if let Some(line) = self.next_line() {
+                return ServerPipeEvent::Message(line);
+            }
+            if let Some(why) = self.exit_reason.take() {
+                return ServerPipeEvent::Ended(why);
+            }
+            if self.read_buffer.len() > MAX_STDIO_MESSAGE_BYTES {
+                return ServerPipeEvent::Ended("it wrote a line of more than 256 MiB".into());
+            }
+            tokio::select! {
+                () = wait_readable(self.stdout.as_ref()) => drop(self.read_stdout()),
+                () = wait_writable(self.stdin.as_ref(), !self.write_queue.is_empty()) => self.flush_write_queue(),
+                event = self.supervisor.next_event() => match event {
+                    CommandSupervisorEvent::Ended { code, .. } => {
+                        while self.read_stdout() {}
+                        self.exit_reason = Some(exit_text(code));
+                    }
+                    CommandSupervisorEvent::AllExited => return ServerPipeEvent::Ended("its supervisor ended".into()),
+                    CommandSupervisorEvent::Started(_) | CommandSupervisorEvent::Failed(_) => {}
+                },
+            }
+        }
+    }
+
+    /// Reads once; `false` when no more can be read now.
+    fn read_stdout(&mut self) -> bool {
+        let Some(stdout) = &self.stdout else {
+            return false;
+        };
+        self.read_buffer.reserve(STDIO_READ_BYTES);
+        match stdout.try_read_buf(&mut self.read_buffer) {
+            Ok(1..) => self.read_buffer.len() <= MAX_STDIO_MESSAGE_BYTES,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => false,
+            Ok(0) | Err(_) => {
+                self.stdout = None;
+                false
+            }
+        }
+    }
+
+    fn next_line(&mut self) -> Option<Bytes> {
+        loop {
+            let fresh = &self.read_buffer[self.scanned_bytes..];
+            // `contains` searches bytes faster than `position`.
+            if !fresh.contains(&b'\n') {
+                self.scanned_bytes = self.read_buffer.len();
+                return None;
+            }
+            let end = self.scanned_bytes + fresh.iter().position(|byte| *byte == b'\n')?;
+            let line = self.read_buffer.split_to(end).freeze();
+            self.read_buffer.advance(1);
+            self.scanned_bytes = 0;
+            if !line.trim_ascii().is_empty() {
+                return Some(line);
+            }
+        }
+    }
+
+    /// Ends the process and all its descendants: first by closing its stdin, then by force.
+    pub(super) async fn shutdown(mut self) {
+        self.stdin = None;
+        let exited = async {
+            loop {
+                tokio::select! {
+                    () = wait_readable(self.stdout.as_ref()) => { self.read_stdout(); self.read_buffer.clear(); }
+                    event = self.supervisor.next_event() => match event {
+                        CommandSupervisorEvent::Ended { .. } | CommandSupervisorEvent::AllExited => return,
+                        CommandSupervisorEvent::Started(_) | CommandSupervisorEvent::Failed(_) => {}
+                    },
+                }
+            }
+        };
+        // In both cases the supervisor now ends the processes that are left.
+        let _ = timeout(MCP_SERVER_EXIT_TIMEOUT, exited).await;
+        self.supervisor.end_all();
+        let exited = async {
+            while self.supervisor.next_event().await != CommandSupervisorEvent::AllExited {}
+        };
+        if timeout(MCP_SUPERVISOR_EXIT_TIMEOUT, exited).await.is_err() {
+            self.supervisor.kill_supervisor();
+        }
+    }
+}
+
+async fn wait_readable(pipe: Option<&Receiver>) {
+    match pipe {
+        // The next read reports an error.
+        Some(pipe) => drop(pipe.readable().await),
+        None => std::future::pending().await,
+    }
+}
+
+async fn wait_writable(pipe: Option<&Sender>, is_wanted: bool) {
+    match pipe.filter(|_| is_wanted) {
+        Some(pipe) => drop(pipe.writable().await),
+        None => std::future::pending().await,
+    }
+}
+
+/// The inherited variables, the user's variables, and those of the server's configuration. The last one of equal names
+/// counts.
+pub(super) fn server_environment(
+    inherited: &[(OsString, OsString)],
+    own: &BTreeMap<String, String>,
+    user: &UserEnvironment,
+) -> Vec<Vec<u8>> {
+    let own: BTreeMap<&String, &String> = user.0.iter().chain(own).collect();
+    let inherited = inherited
+        .iter()
+        .filter(|(name, _)| !own.contains_key(&name.to_string_lossy().into_owned()));
+    let inherited = inherited.map(|(name, value)| [name.as_bytes(), value.as_bytes()].join(&b'='));
+    let own = own
+        .iter()
+        .map(|(name, value)| format!("{name}={value}").into_bytes());
+    inherited.chain(own).collect()
+}
+
+fn exit_text(code: i32) -> String {
+    match code {
+        ..=128 => format!("it exited with code {code}"),
+        signal => format!("it was killed by signal {}", signal - 128),
+    }
+}
+
+/// Copies the lines of stderr to the log until the pipe ends.
+async fn copy_stderr_to_log(mut pipe: Receiver, log: Arc<McpServerLog>) {
+    let mut unread = Vec::new();
+    while let Ok(1..) = pipe.read_buf(&mut unread).await {
+        while let Some(end) = unread.iter().position(|byte| *byte == b'\n') {
+            log.append_line(&String::from_utf8_lossy(&unread[..end]));
+            unread.drain(..=end);
+        }
+        if unread.len() > STDIO_READ_BYTES {
+            log.append_line(&String::from_utf8_lossy(&unread));
+            unread.clear();
+        }
+    }
+    if !unread.is_empty() {
+        log.append_line(&String::from_utf8_lossy(&unread));
+    }
+}

@@ -1,0 +1,465 @@
+//! One JSON-RPC message as it was received, and the positions of the parts that a hub needs.
+//!
+//! A message is never re-serialized: an id, token or name is replaced in place. Every other byte stays, including
+//! unknown fields, big numbers and `1.0`. The only exception: a line break between tokens becomes a space, because
+//! messages of child processes are lines.
+
+use bytes::Bytes;
+use osctl_protocol::mcp::{CALL_LOST_CODE, CALL_LOST_TYPE};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Range;
+
+/// The position of a part in its message.
+pub(super) type Span = Range<usize>;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RpcMessageKind {
+    Request,
+    Notification,
+    /// A result or an error.
+    Answer,
+}
+
+#[derive(Clone)]
+pub(super) struct RpcMessage {
+    text: Bytes,
+    pub(super) kind: RpcMessageKind,
+    pub(super) method: String,
+    id: Option<Span>,
+    params: Option<Span>,
+    result: Option<Span>,
+}
+
+#[derive(Deserialize)]
+struct RpcParts<'a> {
+    #[serde(borrow, default, deserialize_with = "raw")]
+    id: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    method: Option<Cow<'a, str>>,
+    #[serde(borrow, default, deserialize_with = "raw")]
+    params: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "raw")]
+    result: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "raw")]
+    error: Option<&'a RawValue>,
+}
+
+/// Reads a field so that `null` counts as a value.
+fn raw<'de: 'a, 'a, D: Deserializer<'de>>(from: D) -> Result<Option<&'a RawValue>, D::Error> {
+    <&RawValue>::deserialize(from).map(Some)
+}
+
+/// Why bytes are not a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum RpcParseError {
+    NotJson(String),
+    /// JSON, but not JSON-RPC; with the raw id if the bytes contain one.
+    NotRpc(String, Option<String>),
+}
+
+impl RpcMessage {
+    /// # Errors
+    /// Fails when the bytes are not one JSON-RPC message.
+    pub(super) fn parse(text: Bytes) -> Result<Self, RpcParseError> {
+        let text = without_line_breaks(text);
+        let whole =
+            std::str::from_utf8(&text).map_err(|e| RpcParseError::NotJson(e.to_string()))?;
+        let parts: RpcParts = serde_json::from_str(whole).map_err(|e| match e.classify() {
+            serde_json::error::Category::Data => {
+                RpcParseError::NotRpc(e.to_string(), extract_id(whole))
+            }
+            _ => RpcParseError::NotJson(e.to_string()),
+        })?;
+        let kind = match (&parts.method, parts.id) {
+            (Some(_), Some(_)) => RpcMessageKind::Request,
+            (Some(_), None) => RpcMessageKind::Notification,
+            (None, _) if parts.result.is_some() || parts.error.is_some() => RpcMessageKind::Answer,
+            (None, _) => {
+                let why = "the message has no `method`, no `result` and no `error`";
+                let id = parts.id.map(RawValue::get).filter(|id| is_rpc_id(id));
+                let id = id.map(str::to_owned);
+                return Err(RpcParseError::NotRpc(why.into(), id));
+            }
+        };
+        let at = |part: Option<&RawValue>| part.map(|part| span_of(whole, part.get()));
+        let (id, params, result) = (at(parts.id), at(parts.params), at(parts.result));
+        let method = parts.method.unwrap_or_default().into_owned();
+        Ok(Self {
+            kind,
+            method,
+            id,
+            params,
+            result,
+            text,
+        })
+    }
+
+    /// Parses all messages of a body, and reports whether the body is a batch.
+    ///
+    /// # Errors
+    /// Fails when one of them is not a message.
+    pub(super) fn parse_all(text: Bytes) -> Result<(Vec<Self>, bool), RpcParseError> {
+        let first = text.iter().find(|byte| !byte.is_ascii_whitespace());
+        if first != Some(&b'[') {
+            return Ok((vec![Self::parse(text)?], false));
+        }
+        let parts: Vec<&RawValue> =
+            serde_json::from_slice(&text).map_err(|e| RpcParseError::NotJson(e.to_string()))?;
+        let each = parts
+            .iter()
+            .map(|part| Self::parse(text.slice_ref(part.get().as_bytes())));
+        Ok((each.collect::<Result<_, _>>()?, true))
+    }
+
+    pub(super) fn text(&self) -> &Bytes {
+        &self.text
+    }
+
+    fn part_text(&self, span: &Option<Span>) -> Option<&str> {
+        let bytes = self.text.get(span.clone()?)?;
+        // The parser has checked the encoding.
+        std::str::from_utf8(bytes).ok()
+    }
+
+    /// The raw id.
+    pub(super) fn id(&self) -> Option<&str> {
+        self.part_text(&self.id)
+    }
+
+    pub(super) fn params(&self) -> Option<&str> {
+        self.part_text(&self.params)
+    }
+
+    pub(super) fn result(&self) -> Option<&str> {
+        self.part_text(&self.result)
+    }
+
+    /// The position of a value in the parameters, such as `["_meta", "progressToken"]`.
+    pub(super) fn param_span(&self, path: &[&str]) -> Option<Span> {
+        let params = self.params.clone()?;
+        let within = find_value(self.part_text(&Some(params.clone()))?, path)?;
+        Some(params.start + within.start..params.start + within.end)
+    }
+
+    /// The raw value at a path in the parameters.
+    pub(super) fn raw_param(&self, path: &[&str]) -> Option<&str> {
+        self.part_text(&Some(self.param_span(path)?))
+    }
+
+    /// The string at a path in the parameters.
+    pub(super) fn text_param(&self, path: &[&str]) -> Option<String> {
+        serde_json::from_str(self.raw_param(path)?).ok()
+    }
+
+    /// Copies the message with other bytes at some positions.
+    pub(super) fn with_edits(&self, mut edits: Vec<(Span, &str)>) -> Bytes {
+        edits.sort_by_key(|(span, _)| span.start);
+        splice(&self.text, &edits)
+    }
+
+    /// The edit that replaces the id.
+    pub(super) fn id_edit<'a>(&self, id: &'a str) -> Option<(Span, &'a str)> {
+        self.id.clone().map(|span| (span, id))
+    }
+}
+
+impl fmt::Debug for RpcMessage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The parameters may be secret.
+        write!(f, "{:?} {} {:?}", self.kind, self.method, self.id())
+    }
+}
+
+/// Replaces bytes at positions that are in ascending order.
+pub(super) fn splice(text: &[u8], edits: &[(Span, &str)]) -> Bytes {
+    let added_bytes: usize = edits.iter().map(|(_, new)| new.len()).sum();
+    let mut all = Vec::with_capacity(text.len() + added_bytes);
+    let mut from = 0;
+    for (span, new) in edits {
+        all.extend_from_slice(&text[from..span.start]);
+        all.extend_from_slice(new.as_bytes());
+        from = span.end;
+    }
+    all.extend_from_slice(&text[from..]);
+    all.into()
+}
+
+/// The position of the value at a path of keys in nested objects.
+pub(super) fn find_value(text: &str, path: &[&str]) -> Option<Span> {
+    let mut at = 0..text.len();
+    for key in path {
+        let object = &text[at.clone()];
+        let value = field_value(object, key)?;
+        let within = span_of(object, value);
+        at = at.start + within.start..at.start + within.end;
+    }
+    Some(at)
+}
+
+/// The raw value of a key. Of duplicate keys the last one counts, as in most parsers.
+fn field_value<'a>(object: &'a str, key: &str) -> Option<&'a str> {
+    let (_, value) = object_fields(object)?
+        .into_iter()
+        .rfind(|(name, _)| name == key)?;
+    Some(value)
+}
+
+/// Removes some fields of an object.
+pub(super) fn without_fields(object: &str, is_unwanted: impl Fn(&str) -> bool) -> Option<String> {
+    let rest = object_fields(object)?
+        .into_iter()
+        .filter(|(name, _)| !is_unwanted(name));
+    let rest = rest.map(|(name, value)| format!("{}:{value}", serde_json::Value::from(name)));
+    Some(format!("{{{}}}", rest.collect::<Vec<_>>().join(",")))
+}
+
+/// The names and raw values of an object's fields.
+pub(super) fn object_fields(object: &str) -> Option<Vec<(String, &str)>> {
+    struct Fields;
+    impl<'de> serde::de::Visitor<'de> for Fields {
+        type Value = Vec<(String, &'de RawValue)>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: serde::de::MapAccess<'de>>(
+            self,
+            mut map: A,
+        ) -> Result<Self::Value, A::Error> {
+            let mut found = Vec::new();
+            while let Some(name) = map.next_key::<String>()? {
+                found.push((name, map.next_value::<&'de RawValue>()?));
+            }
+            Ok(found)
+        }
+    }
+    let mut from = serde_json::Deserializer::from_str(object);
+    let found = serde::de::Deserializer::deserialize_map(&mut from, Fields).ok()?;
+    Some(
+        found
+            .into_iter()
+            .map(|(name, value)| (name, value.get()))
+            .collect(),
+    )
+}
+
+/// The raw elements of an array.
+pub(super) fn array_elements(array: &str) -> Vec<&str> {
+    let all: Result<Vec<&RawValue>, _> = serde_json::from_str(array);
+    all.map(|all| all.into_iter().map(RawValue::get).collect())
+        .unwrap_or_default()
+}
+
+fn span_of(whole: &str, part: &str) -> Span {
+    let start = part.as_ptr() as usize - whole.as_ptr() as usize;
+    start..start + part.len()
+}
+
+/// Replaces line breaks. JSON allows them only between tokens, where they have no meaning.
+fn without_line_breaks(text: Bytes) -> Bytes {
+    let is_break = |byte: &u8| matches!(byte, b'\n' | b'\r');
+    if !text.iter().any(is_break) {
+        return text;
+    }
+    let spaced = text.iter().map(|b| if is_break(b) { b' ' } else { *b });
+    spaced.collect::<Vec<u8>>().into()
+}
+
+/// The raw id of an object that is not a message; `None` if no answer can use it.
+fn extract_id(text: &str) -> Option<String> {
+    let id = &text[find_value(text, &["id"])?];
+    is_rpc_id(id).then(|| id.to_owned())
+}
+
+/// Whether raw JSON is valid as an id.
+pub(super) fn is_rpc_id(raw: &str) -> bool {
+    !raw.starts_with(['{', '['])
+}
+
+/// Whether two ids or tokens are equal: a server may have read `1.0` and written `1`.
+pub(super) fn is_same_id(a: &str, b: &str) -> bool {
+    // Integers are compared as text, because a double can't distinguish all of them.
+    let is_whole = |text: &str| text.bytes().all(|b| b.is_ascii_digit() || b == b'-');
+    let number = |text: &str| text.parse::<f64>().ok();
+    let parse_text = |text: &str| serde_json::from_str::<String>(text).ok();
+    match a == b || (is_whole(a) && is_whole(b)) {
+        true => a == b,
+        false if a.starts_with('"') => parse_text(a).is_some_and(|a| Some(a) == parse_text(b)),
+        false => number(a).is_some_and(|a| Some(a) == number(b)),
+    }
+}
+
+/// The notification that cancels a request.
+pub(super) const CANCELLED_METHOD: &str = "notifications/cancelled";
+
+/// An error response to a request.
+pub(super) fn error_response(id: &str, code: i64, message: &str) -> Bytes {
+    let error = serde_json::json!({"code": code, "message": message});
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#).into()
+}
+
+/// The error response to a request that its receiver can't read; nothing for other messages.
+pub fn invalid_request_response(text: Bytes, why: &str) -> Option<Bytes> {
+    let message = RpcMessage::parse(text).ok()?;
+    Some(error_response(message.id()?, -32600, why))
+}
+
+/// An error response of the hub, with the type of the error.
+pub(super) fn typed_error_response(
+    id: &str,
+    code: i64,
+    why: &str,
+    kind: &str,
+    hint: Option<&str>,
+) -> Bytes {
+    let mut error = serde_json::json!({"code": code, "message": why, "data": {"type": kind}});
+    if let Some(hint) = hint {
+        error["data"]["hint"] = hint.into();
+    }
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#).into()
+}
+
+/// The error response of a call whose outcome is unknown.
+pub(super) fn lost_response(id: &str) -> Bytes {
+    let why = "the companion stopped during this call, and the outcome of the call is unknown";
+    let hint = "check the effects of the call before you repeat it";
+    typed_error_response(id, CALL_LOST_CODE, why, CALL_LOST_TYPE, Some(hint))
+}
+
+/// The error response of a call whose answer is not kept any more.
+pub(super) fn answer_dropped_response(id: &str) -> Bytes {
+    let why = "the answer to this call is no longer available";
+    let hint = "check the effects of the call before you repeat it";
+    typed_error_response(id, CALL_LOST_CODE, why, "not_kept", Some(hint))
+}
+
+/// Whether an answer says that the outcome is unknown.
+pub(super) fn is_lost_response(text: &[u8]) -> bool {
+    let text = std::str::from_utf8(text).unwrap_or_default();
+    let text_at = |path: &[&str]| find_value(text, path).map(|span| text[span].trim_matches('"'));
+    let code = text_at(&["error", "code"]).and_then(|code| code.parse::<i64>().ok());
+    code == Some(CALL_LOST_CODE) && text_at(&["error", "data", "type"]) == Some(CALL_LOST_TYPE)
+}
+
+/// A result response to a request.
+pub(super) fn result_response(id: &str, result: &str) -> Bytes {
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#).into()
+}
+
+/// A request of the hub.
+pub(super) fn request_message(id: &str, method: &str, params: &str) -> Bytes {
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#).into()
+}
+
+/// A notification of the hub; `params` may be empty.
+pub(super) fn notification_message(method: &str, params: &str) -> Bytes {
+    let params = match params {
+        "" => String::new(),
+        params => format!(r#","params":{params}"#),
+    };
+    format!(r#"{{"jsonrpc":"2.0","method":"{method}"{params}}}"#).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        RpcMessage, RpcMessageKind, RpcParseError, array_elements, find_value, is_lost_response,
+        is_same_id, lost_response, without_fields,
+    };
+    use bytes::Bytes;
+
+    fn parse(text: &'static str) -> RpcMessage {
+        RpcMessage::parse(Bytes::from_static(text.as_bytes())).unwrap()
+    }
+
+    #[test]
+    fn the_parts_are_found_and_the_rest_is_left_as_it_was() {
+        let text = r#"{ "x":1e400, "id" : "\u0041", "method":"a\/b","params":{"_meta":{"progressToken":1.0,"y":[ ]},"n":123456789012345678901234567890} }"#;
+        let message = parse(text);
+        assert_eq!(
+            (message.kind, message.method.as_str()),
+            (RpcMessageKind::Request, "a/b")
+        );
+        assert_eq!(message.id(), Some(r#""\u0041""#));
+        let token = message.param_span(&["_meta", "progressToken"]).unwrap();
+        let edits = vec![(token, "7"), message.id_edit("99").unwrap()];
+        let expected = text.replace(r#""\u0041""#, "99").replace("1.0", "7");
+        assert_eq!(message.with_edits(edits), expected.as_bytes());
+    }
+
+    #[test]
+    fn requests_notifications_and_answers_are_distinguished() {
+        assert_eq!(
+            parse(r#"{"method":"a","id":null}"#).kind,
+            RpcMessageKind::Request
+        );
+        assert_eq!(
+            parse(r#"{"method":"a"}"#).kind,
+            RpcMessageKind::Notification
+        );
+        assert_eq!(
+            parse(r#"{"id":1,"result":null}"#).kind,
+            RpcMessageKind::Answer
+        );
+        let error = parse(r#"{"id":null,"error":{}}"#);
+        assert_eq!(
+            (error.kind, error.id()),
+            (RpcMessageKind::Answer, Some("null"))
+        );
+        let none = RpcMessage::parse(Bytes::from_static(br#"{"id":1}"#));
+        assert!(matches!(none, Err(RpcParseError::NotRpc(_, Some(id))) if id == "1"));
+        let none = RpcMessage::parse(Bytes::from_static(br#"{"id":"a","method":7}"#));
+        assert!(matches!(none, Err(RpcParseError::NotRpc(_, Some(id))) if id == "\"a\""));
+        let none = RpcMessage::parse(Bytes::from_static(b"{"));
+        assert!(matches!(none, Err(RpcParseError::NotJson(_))));
+    }
+
+    #[test]
+    fn a_lost_call_is_distinguished_from_an_error_of_a_server() {
+        assert!(is_lost_response(&lost_response("1")));
+        for other in [
+            r#"{"id":1,"error":{"code":-32603,"message":"x","data":{"type":"lost"}}}"#,
+            r#"{"id":1,"error":{"code":-32000,"message":"x"}}"#,
+            r#"{"id":1,"result":{"error":{"code":-32000,"data":{"type":"lost"}}}}"#,
+        ] {
+            assert!(!is_lost_response(other.as_bytes()), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_message_becomes_a_line() {
+        let message = parse("{\n  \"method\": \"a\",\r\n  \"params\": {\"b\": \"\\n\"}\n}");
+        assert!(!message.text().contains(&b'\n'));
+        assert_eq!(message.params(), Some(r#"{"b": "\n"}"#));
+    }
+
+    #[test]
+    fn a_batch_is_its_messages() {
+        let text = Bytes::from_static(br#" [{"method":"a"},{"id":1,"method":"b"}]"#);
+        let (all, is_batch) = RpcMessage::parse_all(text).unwrap();
+        assert!(is_batch);
+        assert_eq!(all[1].method, "b");
+    }
+
+    #[test]
+    fn ids_are_compared_by_value() {
+        assert!(is_same_id("1.0", "1") && is_same_id("\"a\"", "\"a\"") && is_same_id("1e2", "100"));
+        assert!(is_same_id("\"A\"", r#""\u0041""#));
+        assert!(!is_same_id("1", "\"1\"") && !is_same_id("null", "0"));
+        assert!(!is_same_id("9007199254740992", "9007199254740993"));
+    }
+
+    #[test]
+    fn values_are_found_below_objects_and_in_arrays() {
+        let text = r#"{"a":{"b":[1, {"c":2}]},"a":{"b":[3]}}"#;
+        assert_eq!(&text[find_value(text, &["a", "b"]).unwrap()], "[3]");
+        assert_eq!(find_value(text, &["a", "c"]), None);
+        assert_eq!(array_elements("[1, {\"c\":2} ]"), ["1", "{\"c\":2}"]);
+        let rest = without_fields(r#"{"a":1,"b" : 1.0}"#, |name| name == "a");
+        assert_eq!(rest.as_deref(), Some(r#"{"b":1.0}"#));
+    }
+}

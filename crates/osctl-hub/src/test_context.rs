@@ -1,0 +1,26 @@
+//! A context for the tests of the hub, which keeps the records.
+
+use crate::settings::HubContext;
+use osctl_protocol::activity::ActivityRecord;
+use osctl_protocol::environment::UserEnvironment;
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+#[derive(Debug, Default)]
+pub(crate) struct TestContext(Mutex<Vec<ActivityRecord>>);
+
+impl TestContext {
+    pub(crate) fn records(&self) -> Vec<ActivityRecord> {
+        self.0.lock().clone()
+    }
+}
+
+impl HubContext for TestContext {
+    fn user_environment(&self) -> Arc<UserEnvironment> {
+        Arc::default()
+    }
+
+    fn record_activity(&self, record: ActivityRecord) {
+        self.0.lock().push(record);
+    }
+}

@@ -1,0 +1,100 @@
+//! Tests of the tools that a client lists and calls, and of calls that a server does not survive.
+
+use super::{HubFixture, parse_json, test_config, test_server_config, tool_call_body};
+use crate::config::McpServerConfig;
+
+/// A shared server whose cached lists are known.
+async fn fixture_with(config: McpServerConfig) -> HubFixture {
+    let fixture = HubFixture::empty();
+    fixture.hub.apply_config(test_config([config]));
+    let client = fixture.session_client("/servers/a/mcp").await;
+    let listed = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
+    client.post_for_text(listed).await;
+    fixture.hub.probe_server("a").await.unwrap();
+    fixture
+}
+
+#[tokio::test]
+async fn the_lean_profile_hides_tools_from_the_list_alone() {
+    let fixture = fixture_with(McpServerConfig {
+        lean_patterns: Some(vec!["ec*".into()]),
+        ..test_server_config("a", true, 600)
+    })
+    .await;
+    for (path, names) in [
+        ("/mcp", &["a__echo"][..]),
+        ("/mcp?profile=lean", &["a__echo"]),
+        ("/mcp?profile=lean&servers=a", &["a__echo"]),
+        ("/mcp?profile=full", &["a__echo", "a__marked"]),
+        ("/mcp?servers=a", &["a__echo", "a__marked"]),
+        ("/mcp?tools=a__*", &["a__echo", "a__marked"]),
+        ("/servers/a/mcp", &["echo", "marked"]),
+    ] {
+        let client = fixture.session_client(path).await;
+        let list = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
+        let answer = parse_json(&client.post_for_text(list).await);
+        let listed = answer["result"]["tools"].as_array().unwrap().iter();
+        let listed: Vec<&str> = listed.map(|tool| tool["name"].as_str().unwrap()).collect();
+        assert_eq!(listed, names, "{path}");
+        let prefix = if path.starts_with("/mcp") { "a__" } else { "" };
+        let call = tool_call_body("1", &format!("{prefix}marked"), r#","n":1"#);
+        let answer = parse_json(&client.post_for_text(&call).await);
+        assert_eq!(answer["result"]["n"], 1, "{path}: {answer}");
+    }
+    let client = fixture.sessionless_client("/mcp?profile=large");
+    let list = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
+    assert_eq!(client.post(list).await.status(), 400);
+}
+
+#[tokio::test]
+async fn a_name_without_its_server_is_answered_with_the_full_name() {
+    let fixture = fixture_with(test_server_config("a", true, 600)).await;
+    let client = fixture.session_client("/mcp").await;
+    for (name, meant) in [
+        ("marked", "; did you mean `a__marked`?"),
+        ("a_marked", "; did you mean `a__marked`?"),
+        ("nothing", ": names have the form `SERVER__NAME`"),
+    ] {
+        let answer = client.post_for_text(&tool_call_body("1", name, "")).await;
+        let answer = parse_json(&answer);
+        let expected = format!("there is no `{name}`{meant}");
+        assert_eq!(answer["error"]["message"], expected);
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_changes_nothing_is_sent_again_after_the_end_of_its_server() {
+    let fixture = fixture_with(test_server_config("a", true, 600)).await;
+    let client = fixture.session_client("/servers/a/mcp").await;
+    // The server ends at the word `die`, and has the tool `marked` that only reads: it ends twice for that tool.
+    for (tool, starts) in [("marked", 2), ("echo", 3)] {
+        let call = tool_call_body("1", tool, r#","arguments":{"x":"die"}"#);
+        let answer = parse_json(&client.post_for_text(&call).await);
+        let why = answer["error"]["message"].as_str().unwrap();
+        assert!(why.contains("`a` failed"), "{why}");
+        let handshakes = fixture.servers.received_messages("a", "\"initialize\"");
+        assert_eq!(handshakes.len(), starts, "{tool}");
+    }
+}
+
+#[tokio::test]
+async fn cancellations_are_kept_from_a_server_that_does_not_survive_them() {
+    let fixture = fixture_with(McpServerConfig {
+        forwards_cancel: false,
+        ..test_server_config("a", true, 600)
+    })
+    .await;
+    let client = fixture.session_client("/servers/a/mcp").await;
+    let mut cancelled = client.call_for_events("5", "wait", "").await;
+    let mut left = client.call_for_events("6", "wait", "").await;
+    fixture.servers.wait_for_message("a", "wait", 2).await;
+    let cancel = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":5}}"#;
+    assert_eq!(client.post(cancel).await.status(), 202);
+    assert_eq!(cancelled.next_data().await, None);
+    let second = fixture.servers.wait_for_message("a", "wait", 2).await;
+    fixture.servers.answer_call("a", 0, &second, "{}");
+    let answer = left.next_data().await.unwrap();
+    assert_eq!(answer, r#"{"jsonrpc":"2.0","id":6,"result":{}}"#);
+    let received = fixture.servers.received_messages("a", "cancelled");
+    assert!(received.is_empty(), "{received:?}");
+}

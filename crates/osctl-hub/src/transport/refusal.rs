@@ -1,0 +1,146 @@
+//! Refusals of the hub as HTTP responses.
+
+use crate::child::HandshakeError;
+use crate::message::{self, RpcMessage, RpcMessageKind, RpcParseError};
+use crate::{Hub, HubRefusal};
+use axum::body::Bytes;
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use osctl_support::api::ApiRefusal;
+
+pub(super) const INVALID_REQUEST_CODE: i64 = -32600;
+const REFUSAL_INVALID_PARAMS_CODE: i64 = -32602;
+const HUB_STOPPING_MESSAGE: &str = "the companion is stopping";
+
+/// A response whose body is one JSON-RPC message.
+pub(super) fn json_response(status: StatusCode, text: Bytes) -> Response {
+    (status, [(header::CONTENT_TYPE, "application/json")], text).into_response()
+}
+
+/// A response whose body is a JSON-RPC error.
+pub(super) fn rpc_error_response(status: StatusCode, id: &str, code: i64, why: &str) -> Response {
+    json_response(status, message::error_response(id, code, why))
+}
+
+pub(super) fn accepted_response() -> Response {
+    StatusCode::ACCEPTED.into_response()
+}
+
+/// The id of the only request in a body; an error about the whole body uses it.
+pub(super) fn only_request_id(messages: &[RpcMessage]) -> Option<&str> {
+    match messages {
+        [message] if message.kind == RpcMessageKind::Request => message.id(),
+        _ => None,
+    }
+}
+
+/// A JSON-RPC error if there is a request to answer, otherwise an error of the HTTP API.
+pub(super) fn refusal_response(refusal: ApiRefusal, id: Option<&str>, code: i64) -> Response {
+    let Some(id) = id else {
+        return refusal.into_response();
+    };
+    let (status, error) = refusal.into_parts();
+    let (why, kind) = (&error.message, &error.kind);
+    let text = message::typed_error_response(id, code, why, kind, error.hint.as_deref());
+    json_response(status, text)
+}
+
+/// The refusal of a message whose session is missing or unknown.
+pub(super) fn session_refusal_response(
+    status: StatusCode,
+    id: Option<&str>,
+    why: &str,
+) -> Response {
+    let kind = match status {
+        StatusCode::NOT_FOUND => "unknown_session",
+        _ => "no_session",
+    };
+    refusal_response(ApiRefusal::new(status, kind, why), id, INVALID_REQUEST_CODE)
+}
+
+pub(super) fn empty_batch_refusal() -> ApiRefusal {
+    ApiRefusal::new(StatusCode::BAD_REQUEST, "no_message", "the batch is empty")
+}
+
+impl IntoResponse for RpcParseError {
+    fn into_response(self) -> Response {
+        let status = StatusCode::BAD_REQUEST;
+        match self {
+            Self::NotJson(why) => {
+                let why = format!("the body is not valid JSON: {why}");
+                ApiRefusal::new(status, "malformed_json", why).into_response()
+            }
+            Self::NotRpc(why, id) => {
+                let why = format!("the body is not JSON-RPC: {why}");
+                let refusal = ApiRefusal::new(status, "no_message", why);
+                refusal_response(refusal, id.as_deref(), INVALID_REQUEST_CODE)
+            }
+        }
+    }
+}
+
+impl HubRefusal {
+    /// An error message for a stream.
+    pub(super) fn into_error_message(self, id: &str) -> Bytes {
+        match self {
+            Self::NoServer(why) => message::error_response(id, REFUSAL_INVALID_PARAMS_CODE, &why),
+            Self::NoSession => {
+                message::error_response(id, INVALID_REQUEST_CODE, "the session does not exist")
+            }
+            Self::Stopping => message::error_response(id, -32603, HUB_STOPPING_MESSAGE),
+            Self::Handshake(HandshakeError::Refused(error)) => {
+                format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#).into()
+            }
+            Self::Handshake(HandshakeError::Failed(why)) => {
+                message::error_response(id, -32603, &why)
+            }
+        }
+    }
+
+    /// An HTTP response, in answer to the request with this id if there is one.
+    pub(super) fn into_http_response(self, id: Option<&str>) -> Response {
+        let missing = StatusCode::NOT_FOUND;
+        match self {
+            Self::NoServer(why) => {
+                let refusal = ApiRefusal::new(missing, "unknown_server", why)
+                    .with_hint("`osctl mcp ls` shows the servers");
+                refusal_response(refusal, id, REFUSAL_INVALID_PARAMS_CODE)
+            }
+            Self::NoSession => {
+                let why = "the session does not exist; send `initialize` again";
+                session_refusal_response(missing, id, why)
+            }
+            Self::Stopping => stopping_refusal().into_response(),
+            initialize @ Self::Handshake(_) => json_response(
+                StatusCode::OK,
+                initialize.into_error_message(id.unwrap_or("null")),
+            ),
+        }
+    }
+}
+
+/// Refuses all requests except `/ping` while the companion stops. A client that retries after the restart finds all
+/// state as it was.
+pub(super) async fn refuse_while_stopping(
+    State(hub): State<Hub>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if !hub.is_stopping() || request.uri().path() == "/ping" {
+        return next.run(request).await;
+    }
+    stopping_refusal().into_response()
+}
+
+fn stopping_refusal() -> ApiRefusal {
+    let status = StatusCode::SERVICE_UNAVAILABLE;
+    ApiRefusal::new(status, "stopping", HUB_STOPPING_MESSAGE).with_retry_after(1)
+}
+
+pub(super) async fn reject_unknown_hub_path(request: Request) -> ApiRefusal {
+    let message = format!("there is no `{}`", request.uri().path());
+    ApiRefusal::new(StatusCode::NOT_FOUND, "unknown_path", message)
+        .with_hint("`GET /` lists the endpoints")
+}

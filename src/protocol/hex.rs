@@ -1,7 +1,0 @@
-//! Hexadecimal encoding of bytes.
-
-/// Lower-case hexadecimal.
-pub(crate) fn hex(bytes: impl AsRef<[u8]>) -> String {
-    let digits = bytes.as_ref().iter();
-    digits.map(|byte| format!("{byte:02x}")).collect()
-}
