@@ -8,6 +8,7 @@
 //!                             ├─ keeper ─┴─ image     body/ → build context, rules for Dockerfiles
 //!                             └─ companion            in the container: HTTP, owner of the kernels
 //!                      archive: file trees as one stream, in both directions
+//!                      replacement: steps of replacing a container, for host and keeper
 //!                      protocol: messages between host, keeper and companion
 //!                      atomic_write: replacement of whole files; backoff: delays between attempts
 //! ```
@@ -16,6 +17,7 @@
 //!
 //! - `protocol`, `error`, `atomic_write` and `backoff` import nothing of the crate; `archive` imports only `protocol`;
 //!   `engine` imports `protocol`, `error` and `atomic_write`; `image` imports `protocol`, `error` and `archive`.
+//! - `replacement` imports `protocol`, `error` and `engine`.
 //! - `host`, `keeper` and `companion` never import each other.
 //! - These crates are used only here: bollard in `engine/docker`; axum in `companion/http` and
 //!   `companion/mcp/transport`; zeromq in `host/jupyter`; tokio_tungstenite in `host/terminal` and
@@ -40,6 +42,7 @@ mod keeper;
 #[cfg(all(test, target_os = "linux"))]
 mod model_checker;
 mod protocol;
+mod replacement;
 mod ui;
 
 use crate::cli::Verb;

@@ -130,7 +130,7 @@ impl EmbeddedEngine {
             ContainerPhase::Stopped
         };
         Ok(Some(Container {
-            id: String::new(),
+            id: name.to_owned(),
             networks: BTreeSet::new(),
             ports: spec.ports,
             has_ports: running,
@@ -167,7 +167,10 @@ impl EmbeddedEngine {
         command
             .arg("companion")
             .envs(&spec.env.0)
-            .envs(companion_variables(&spec, &folder)?);
+            .envs(companion_variables(
+                &spec,
+                &self.container_folder(&spec.name),
+            )?);
         command
             .current_dir(mounted_host_path(&spec, "/repo")?)
             .stdin(Stdio::null())
@@ -180,6 +183,34 @@ impl EmbeddedEngine {
             format!("{pid} {}", process_start_time(pid).unwrap_or_default()),
         )?;
         Ok(())
+    }
+
+    pub(super) fn rename(&self, name: &str, to: &str) -> Result<()> {
+        let (from, to) = (self.container_folder(name), self.container_folder(to));
+        fs::rename(&from, &to).with_context(|| format!("renaming `{}`", from.display()))
+    }
+
+    pub(super) fn list_labelled_containers(
+        &self,
+        (key, value): (&str, &str),
+    ) -> Result<Vec<String>> {
+        let entries = match fs::read_dir(&self.root) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry = entry?;
+            // The lock is a file.
+            if !entry.file_type()?.is_dir() {
+                continue;
+            }
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let spec = self.read_spec(&name)?;
+            let owner = spec.and_then(|mut spec| spec.labels.remove(key));
+            names.extend((owner.as_deref() == Some(value)).then_some(name));
+        }
+        Ok(names)
     }
 
     pub(super) async fn stop(&self, name: &str) -> Result<()> {
@@ -308,7 +339,8 @@ impl EmbeddedLogTail {
     }
 }
 
-/// The variables with the companion's paths and addresses on this machine.
+/// The variables with the companion's paths and addresses on this machine. `folder` is the container's folder in its
+/// place: a container that was set aside is started before it is renamed.
 fn companion_variables(spec: &ContainerSpec, folder: &Path) -> Result<Vec<(&'static str, String)>> {
     let listen = |port: u16| {
         let found = spec.ports.iter().find(|p| p.container == port);
@@ -438,7 +470,7 @@ fn signal_process(_pid: u32, _kill: bool) {}
 
 #[cfg(test)]
 mod tests {
-    use super::{EmbeddedEngine, EmbeddedLogTail};
+    use super::{EmbeddedEngine, EmbeddedLogTail, PREPARE_LOCK_NAME};
     use crate::engine::EngineProgress;
     use std::fs::{self, OpenOptions};
     use std::io::Write;
@@ -473,6 +505,33 @@ mod tests {
         write(b"end");
         assert!(tail.read_new_lines().unwrap().is_empty());
         assert_eq!(tail.take_unfinished_line().as_deref(), Some("end"));
+    }
+
+    #[tokio::test]
+    async fn a_renamed_container_is_found_by_its_label_until_it_is_removed() {
+        let state = tempfile::tempdir().unwrap();
+        let embedded = EmbeddedEngine::new(state.path());
+        let owner = ("osctl.instance", "default");
+        assert!(embedded.list_labelled_containers(owner).unwrap().is_empty());
+        let spec = r#"{"name":"os-host","hostname":"x","image":"i","network":null,"mounts":[],"ports":[],"env":{},
+            "limits":{"pids":1,"shm":1},"workload":{"uid":0,"gid":0},"capabilities":[],"security":[],
+            "labels":{"osctl.instance":"default"},"health_check":[],"stop_timeout":1,"read_only":false}"#;
+        for folder in ["body-1", "os-host"] {
+            fs::create_dir_all(embedded.root.join(folder)).unwrap();
+        }
+        fs::write(embedded.root.join("os-host/spec.json"), spec).unwrap();
+        fs::write(embedded.root.join(PREPARE_LOCK_NAME), "").unwrap();
+        embedded.rename("os-host", "os-host.old").unwrap();
+        assert_eq!(
+            embedded.list_labelled_containers(owner).unwrap(),
+            ["os-host.old"]
+        );
+        assert_eq!(
+            embedded.inspect("os-host.old").unwrap().unwrap().id,
+            "os-host.old"
+        );
+        embedded.remove("os-host.old").await.unwrap();
+        assert!(embedded.list_labelled_containers(owner).unwrap().is_empty());
     }
 
     #[tokio::test]

@@ -139,6 +139,7 @@ fn each_layer_names_only_what_it_may() {
                 "error",
                 "image",
                 "protocol",
+                "replacement",
             ],
             "companion" => &[
                 "archive",
@@ -159,7 +160,9 @@ fn each_layer_names_only_what_it_may() {
                 "image",
                 "model_checker",
                 "protocol",
+                "replacement",
             ],
+            "replacement" => &["engine", "error", "protocol"],
             "config" => &["error", "protocol"],
             "ui" => &["engine", "error", "protocol"],
             // `model_checker` is only for the tests.
