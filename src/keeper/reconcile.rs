@@ -33,7 +33,8 @@ pub(super) async fn reconcile_containers(
     log_unless_engine_away(done.await)
 }
 
-/// Adds a record if the image of the current container is not the image that the history names.
+/// Adds a record if the image of the current container is not the image that the history names. While another container
+/// is still set aside, the history decides later which of them stays, and gets no record.
 ///
 /// # Errors
 /// When the engine is away.
@@ -45,6 +46,9 @@ pub(super) async fn record_current_image(
         let Some(present) = target.find_container(target.container_name()).await? else {
             return Ok(());
         };
+        if target.find_container(&target.places.aside).await?.is_some() {
+            return Ok(());
+        }
         let records = run_store.list_records()?;
         let Some(latest) = records.first() else {
             return Ok(());
