@@ -459,3 +459,6 @@ fn taken_port(error: &anyhow::Error) -> Option<u16> {
         _ => None,
     }
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests;
