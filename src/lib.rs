@@ -7,6 +7,7 @@
 //! main → run → cli → command ─┬─ host ───┬─ engine    container engine, or plain processes
 //!                             ├─ keeper ─┴─ image     body/ → build context, rules for Dockerfiles
 //!                             └─ companion            in the container: HTTP, owner of the kernels
+//!                      replacement: steps of replacing a container, for host and keeper
 //! crates:              protocol: messages between host, keeper and companion
 //!                      archive: file trees as one stream, in both directions
 //!                      support: atomic writes, delays between attempts, refusals over HTTP
@@ -18,6 +19,7 @@
 //!
 //! - `error` imports nothing of this crate; `engine` imports `protocol`, `error` and `atomic_write`; `image` imports
 //!   `protocol`, `error` and `archive`.
+//! - `replacement` imports `protocol`, `error` and `engine`.
 //! - `host`, `keeper` and `companion` never import each other.
 //! - These crates are used only here: bollard in `engine/docker`; axum in `companion/http` and
 //!   `companion/refusal_table`; zeromq in `host/jupyter`; tokio_tungstenite in `host/terminal` and
@@ -38,6 +40,7 @@ mod image;
 mod keeper;
 #[cfg(all(test, target_os = "linux"))]
 mod model_checker;
+mod replacement;
 mod ui;
 
 use crate::cli::Verb;

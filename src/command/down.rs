@@ -170,19 +170,15 @@ pub(crate) async fn run(args: DownArgs, cx: &CommandContext) -> Result<VerbOutco
         work.report_step(&format!("removing `{name}`"));
         engine.remove(&name).await?;
     }
+    // Also remove containers of an interrupted `up`; an old one may still run.
+    let owner = (INSTANCE_LABEL, instance.name.as_str());
+    for left in engine.list_labelled_containers(owner).await? {
+        engine.stop(&left).await?;
+        engine.remove(&left).await?;
+    }
     if let Engine::Docker(docker) = &engine {
-        // Also remove containers of an interrupted `up`; an old one may still run.
-        for left in docker
-            .list_labelled_containers(&format!("{INSTANCE_LABEL}={}", instance.name))
-            .await?
-        {
-            engine.stop(&left).await?;
-            engine.remove(&left).await?;
-        }
         for network in [instance.network_name(), instance.portless_network()] {
-            docker
-                .remove_network(&network, (INSTANCE_LABEL, &instance.name))
-                .await?;
+            docker.remove_network(&network, owner).await?;
         }
         if plan.purge {
             build::remove_instance_images(docker, instance, &cx.folders).await?;

@@ -31,9 +31,6 @@ pub(super) async fn prepare_stop(
 
 /// Continues a paused container, whose processes can't store anything. A failure does not stop the command.
 async fn continue_paused(engine: &Engine, cx: &CommandContext) -> Result<()> {
-    let Engine::Docker(docker) = engine else {
-        return Ok(());
-    };
     let record = cx.require_record()?;
     let config = cx.lenient_config(Some(&record.project), Vec::new())?.config;
     let name = cx.instance.container_name();
@@ -41,11 +38,10 @@ async fn continue_paused(engine: &Engine, cx: &CommandContext) -> Result<()> {
     let replacer = ContainerReplacer {
         instance: &cx.instance,
         engine,
-        docker,
         bind: record.bind_address(config.bind),
         progress: &work,
     };
-    if let Err(error) = replacer.start_restored(&name).await {
+    if let Err(error) = replacer.restore_container(&name).await {
         work.warn(&format!("`{name}` does not continue: {error:#}"));
     }
     Ok(())

@@ -130,7 +130,7 @@ impl EmbeddedEngine {
             ContainerPhase::Stopped
         };
         Ok(Some(Container {
-            id: String::new(),
+            id: name.to_owned(),
             networks: BTreeSet::new(),
             ports: spec.ports,
             has_ports: running,
@@ -167,7 +167,10 @@ impl EmbeddedEngine {
         command
             .arg("companion")
             .envs(&spec.env.0)
-            .envs(companion_variables(&spec, &folder)?);
+            .envs(companion_variables(
+                &spec,
+                &self.container_folder(&spec.name),
+            )?);
         command
             .current_dir(mounted_host_path(&spec, "/repo")?)
             .stdin(Stdio::null())
@@ -180,6 +183,34 @@ impl EmbeddedEngine {
             format!("{pid} {}", process_start_time(pid).unwrap_or_default()),
         )?;
         Ok(())
+    }
+
+    pub(super) fn rename(&self, name: &str, to: &str) -> Result<()> {
+        let (from, to) = (self.container_folder(name), self.container_folder(to));
+        fs::rename(&from, &to).with_context(|| format!("renaming `{}`", from.display()))
+    }
+
+    pub(super) fn list_labelled_containers(
+        &self,
+        (key, value): (&str, &str),
+    ) -> Result<Vec<String>> {
+        let entries = match fs::read_dir(&self.root) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry = entry?;
+            // The lock is a file.
+            if !entry.file_type()?.is_dir() {
+                continue;
+            }
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let spec = self.read_spec(&name)?;
+            let owner = spec.and_then(|mut spec| spec.labels.remove(key));
+            names.extend((owner.as_deref() == Some(value)).then_some(name));
+        }
+        Ok(names)
     }
 
     pub(super) async fn stop(&self, name: &str) -> Result<()> {
@@ -308,7 +339,8 @@ impl EmbeddedLogTail {
     }
 }
 
-/// The variables with the companion's paths and addresses on this machine.
+/// The variables with the companion's paths and addresses on this machine. `folder` is the container's folder in its
+/// place: a container that was set aside is started before it is renamed.
 fn companion_variables(spec: &ContainerSpec, folder: &Path) -> Result<Vec<(&'static str, String)>> {
     let listen = |port: u16| {
         let found = spec.ports.iter().find(|p| p.container == port);
@@ -437,59 +469,4 @@ fn signal_process(pid: u32, kill: bool) {
 fn signal_process(_pid: u32, _kill: bool) {}
 
 #[cfg(test)]
-mod tests {
-    use super::{EmbeddedEngine, EmbeddedLogTail};
-    use crate::engine::EngineProgress;
-    use std::fs::{self, OpenOptions};
-    use std::io::Write;
-
-    struct EmbeddedTestProgress;
-
-    impl EngineProgress for EmbeddedTestProgress {
-        fn report_step(&self, _what: &str) {}
-        fn report_amount(&self, _what: &str, _done: u64, _total: Option<u64>) {}
-        fn log(&self, _line: &str) {}
-    }
-
-    #[test]
-    fn a_log_tail_returns_each_whole_line_once() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("companion.log");
-        let mut tail = EmbeddedLogTail::new(path.clone());
-        assert!(tail.read_new_lines().unwrap().is_empty());
-        let write = |bytes: &[u8]| {
-            let mut log = OpenOptions::new().create(true).append(true).open(&path);
-            log.as_mut().unwrap().write_all(bytes).unwrap();
-        };
-        write(b"one\ntw\xe9 ");
-        assert_eq!(tail.read_new_lines().unwrap(), ["one"]);
-        assert!(tail.read_new_lines().unwrap().is_empty());
-        write(b"\xc3");
-        assert!(tail.read_new_lines().unwrap().is_empty());
-        write(b"\xa4\nlast");
-        assert_eq!(tail.read_new_lines().unwrap(), ["tw\u{fffd} \u{e4}"]);
-        fs::write(&path, "new\n").unwrap();
-        assert_eq!(tail.read_new_lines().unwrap(), ["new"]);
-        write(b"end");
-        assert!(tail.read_new_lines().unwrap().is_empty());
-        assert_eq!(tail.take_unfinished_line().as_deref(), Some("end"));
-    }
-
-    #[tokio::test]
-    async fn unused_bodies_and_environments_are_removed() {
-        let state = tempfile::tempdir().unwrap();
-        let embedded = EmbeddedEngine::new(state.path());
-        for folder in ["body-1", "venv-1", "os-host"] {
-            fs::create_dir_all(embedded.root.join(folder)).unwrap();
-        }
-        let spec = embedded.root.join("os-host/spec.json");
-        fs::write(&spec, "{}").unwrap();
-        embedded.remove_bodies(&EmbeddedTestProgress).await.unwrap();
-        assert!(embedded.root.join("venv-1").exists());
-        fs::remove_file(&spec).unwrap();
-        embedded.remove_bodies(&EmbeddedTestProgress).await.unwrap();
-        for (folder, stays) in [("body-1", false), ("venv-1", false), ("os-host", true)] {
-            assert_eq!(embedded.root.join(folder).exists(), stays, "{folder}");
-        }
-    }
-}
+mod tests;

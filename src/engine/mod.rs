@@ -58,7 +58,7 @@ pub(crate) enum ContainerPhase {
 /// An existing container.
 #[derive(Debug, Clone)]
 pub(crate) struct Container {
-    /// The engine's id of the container, independent of its name; empty for an engine without ids.
+    /// The engine's id of the container, independent of its name; the name for an engine without ids.
     pub(crate) id: String,
     pub(crate) phase: ContainerPhase,
     pub(crate) image: String,
@@ -144,6 +144,34 @@ impl Engine {
         match self {
             Self::Docker(docker) => docker.stop(name).await,
             Self::Embedded(embedded) => embedded.stop(name).await,
+        }
+    }
+
+    /// Renames a container.
+    ///
+    /// # Errors
+    /// When another container has that name, or the engine refuses.
+    pub(crate) async fn rename(&self, name: &str, to: &str) -> Result<()> {
+        match self {
+            Self::Docker(docker) => docker.rename(name, to).await,
+            Self::Embedded(embedded) => embedded.rename(name, to),
+        }
+    }
+
+    /// The names of the containers with this label, running or not.
+    ///
+    /// # Errors
+    /// When the engine does not answer.
+    pub(crate) async fn list_labelled_containers(
+        &self,
+        (key, value): (&str, &str),
+    ) -> Result<Vec<String>> {
+        match self {
+            Self::Docker(docker) => {
+                let label = format!("{key}={value}");
+                docker.list_labelled_containers(&label).await
+            }
+            Self::Embedded(embedded) => embedded.list_labelled_containers((key, value)),
         }
     }
 

@@ -5,7 +5,8 @@ use crate::engine::EngineProgress;
 use crate::error::Result;
 use crate::protocol::evolve::{EvolveRecord, EvolveRunId, KeeperReply, KeeperRequest, RunLogLine};
 use crate::protocol::line_buffer::LineBuffer;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Time limit for a keeper that does not answer, for example while the engine restarts.
 const RUN_FOLLOW_TIMEOUT: Duration = Duration::from_secs(120);

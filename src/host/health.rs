@@ -6,7 +6,8 @@ use super::instance::Instance;
 use crate::engine::{Container, ContainerPhase, Engine, EngineProgress, LogOptions};
 use crate::error::{Error, Result};
 use crate::protocol::service::{Health, HealthStatus};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Time limit from a container's start until it is healthy.
 const CONTAINER_HEALTHY_TIMEOUT: Duration = Duration::from_secs(120);

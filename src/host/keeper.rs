@@ -30,7 +30,8 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Label with the role of a container, if it is not the instance's own container.
 pub(super) const KEEPER_PART_LABEL: &str = "osctl.part";

@@ -7,7 +7,8 @@ use crate::engine::{ContainerPhase, EngineProgress};
 use crate::error::Result;
 use crate::image::CompanionBinary;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Time limit of the recovery.
 const KEEPER_RECOVERY_TIMEOUT: Duration = Duration::from_secs(120);

@@ -5,6 +5,7 @@ use crate::engine::{ContainerPhase, Docker, EngineAddress, EngineExecPipes};
 use crate::error::{Error, Result};
 use crate::protocol::relay_handshake::RELAY_CONNECTED;
 use crate::protocol::text_sanitizer;
+use crate::replacement::CONTAINER_OSCTL_PATH;
 use anyhow::bail;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
@@ -20,8 +21,6 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_util::io::StreamReader;
 
-/// The path of the osctl binary in every body.
-const CONTAINER_OSCTL_PATH: &str = "/opt/osctl/bin/osctl";
 /// Time limit for retries to a container that does not answer: it may be about to be replaced.
 const TUNNEL_RETRY_TIMEOUT: Duration = Duration::from_secs(3);
 const TUNNEL_RETRY_DELAY: Duration = Duration::from_millis(100);

@@ -407,11 +407,10 @@ impl UpRunner<'_> {
 
     /// Finishes an interrupted `up` or run, and continues a paused container. Returns whether the container was paused.
     async fn finish_interrupted(&self, socket: Option<&Path>) -> Result<bool> {
-        let Engine::Docker(docker) = self.engine else {
-            return Ok(false);
-        };
         let instance = self.instance;
-        if let (Some(socket), Some(record)) = (socket, instance.read_record()?) {
+        if let (Engine::Docker(docker), Some(socket), Some(record)) =
+            (self.engine, socket, instance.read_record()?)
+        {
             let companion = self.resolved.config.companion.as_deref();
             let companion = CompanionBinary::load(companion, docker.architecture())?;
             let keeper = KeeperContainer { docker, instance };
@@ -419,14 +418,13 @@ impl UpRunner<'_> {
                 .finish_interrupted_run(&companion, &record, socket, self.progress)
                 .await?;
         }
-        self.replacer(docker).finish_interrupted().await
+        self.replacer().finish_interrupted().await
     }
 
-    fn replacer<'b>(&'b self, docker: &'b Docker) -> ContainerReplacer<'b> {
+    fn replacer(&self) -> ContainerReplacer<'_> {
         ContainerReplacer {
             instance: self.instance,
             engine: self.engine,
-            docker,
             bind: self.resolved.config.bind,
             progress: self.progress,
         }
@@ -461,3 +459,6 @@ fn taken_port(error: &anyhow::Error) -> Option<u16> {
         _ => None,
     }
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests;

@@ -112,6 +112,18 @@ fn check_elf(elf: &[u8], architecture: &str) -> std::result::Result<(), String> 
     Ok(())
 }
 
+/// The smallest file that counts as a static executable of this machine.
+#[cfg(test)]
+pub(crate) fn sample_executable() -> Vec<u8> {
+    let mut elf = b"\x7fELF\x02".to_vec();
+    elf.resize(64, 0);
+    elf[18] = match cfg!(target_arch = "aarch64") {
+        true => 183,
+        false => 62,
+    };
+    elf
+}
+
 #[cfg(test)]
 mod tests {
     use super::{check_elf, default_binary_path};

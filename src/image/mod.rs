@@ -20,6 +20,8 @@ pub(crate) use build_context::{
     CaCertificate, ImageRecipe, binary_image_context, single_file_archive, single_file_content,
 };
 pub(crate) use companion_binary::CompanionBinary;
+#[cfg(test)]
+pub(crate) use companion_binary::sample_executable;
 pub(crate) use dockerfile_rules::{DockerfileDialect, PermittedDockerfile, permit_dockerfile};
 pub(crate) use ground::{
     GROUND_ARG, GROUND_LABEL, GROUND_REPOSITORY, GROUND_STAGE, ground_name, set_ground,

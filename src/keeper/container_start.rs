@@ -47,7 +47,7 @@ pub(super) async fn start_ended_container(
     tracing::info!(container, "the keeper starts a container that has ended");
     let started_at = Instant::now();
     let error = loop {
-        let tried = match target.restore_network(&ended).await {
+        let tried = match target.places.restore_network(&ended).await {
             Ok(()) => target.docker.start(&ended.id).await,
             refused => refused,
         };

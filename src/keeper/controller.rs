@@ -21,7 +21,6 @@ use anyhow::{Context, bail};
 use futures_util::future::BoxFuture;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -471,10 +470,8 @@ pub(super) async fn load_target(settings: &KeeperSettings) -> Result<DeployTarge
         .context("the host has not uploaded a deploy config yet: run `osctl up`")?;
     let deploy_config: DeployConfig = serde_json::from_slice(&text)
         .context("the deploy config can't be read: run `osctl up` to upload it again")?;
-    Ok(DeployTarget {
-        docker: Docker::connect_at_socket(&settings.engine_socket).await?,
-        config: Arc::new(deploy_config),
-    })
+    let docker = Docker::connect_at_socket(&settings.engine_socket).await?;
+    Ok(DeployTarget::new(docker, deploy_config))
 }
 
 #[cfg(test)]

@@ -79,9 +79,9 @@ enum SwapOp {
     Quiesce,
     /// `RunExecutor::pause_old_container`.
     Pause,
-    /// `RunExecutor::set_old_container_aside`: `Docker::set_restart_policy`.
+    /// `ContainerPlaces::set_aside`: `Docker::set_restart_policy`.
     ForbidRestart,
-    /// `RunExecutor::set_old_container_aside`: `Docker::rename`.
+    /// `ContainerPlaces::set_aside`: `Engine::rename`.
     RenameAside,
     /// `Docker::create_container`.
     Create,
@@ -89,19 +89,19 @@ enum SwapOp {
     Start,
     /// `RunExecutor::run_verifying`.
     Verify,
-    /// `RunExecutor::finalize_run`: `DeployTarget::resume_requests` of the new container.
+    /// `RunExecutor::finalize_run`: `ContainerPlaces::resume_requests` of the new container.
     OpenAdmission,
     /// `RunExecutor::finalize_run`: `Docker::remove` of the old container.
     RemoveOld,
     /// `RunExecutor::roll_back`: removes the new container, or finds another container in its place.
     ClearPlace,
-    /// `RunExecutor::restore_old_container`, `reconcile::resolve_aside_container`: `Docker::unpause`.
+    /// `ContainerPlaces::put_back`: `Docker::unpause`.
     Unpause,
-    /// `RunExecutor::resume_old_container`: `DeployTarget::resume_requests` of the old container.
+    /// `RunExecutor::resume_old_container`: `ContainerPlaces::resume_requests` of the old container.
     Resume,
-    /// `RunExecutor::restore_old_container`, `reconcile::resolve_aside_container`: `Docker::rename`.
+    /// `ContainerPlaces::put_back`: `Engine::rename`.
     RenameBack,
-    /// `RunExecutor::restore_old_container`, `reconcile::resolve_aside_container`: `Docker::set_restart_policy`.
+    /// `ContainerPlaces::put_back`: `Docker::set_restart_policy`.
     AllowRestart,
     /// `RunExecutor::restart_old_container`, `RunExecutor::recreate_missing_container`: the old container runs, or
     /// another one of its image.
@@ -314,10 +314,10 @@ impl SwapModel {
             ],
             EvolveStage::RolledBack => vec![
                 SwapOp::ClearPlace,
-                SwapOp::Unpause,
-                SwapOp::Resume,
-                SwapOp::RenameBack,
                 SwapOp::AllowRestart,
+                SwapOp::Unpause,
+                SwapOp::RenameBack,
+                SwapOp::Resume,
                 SwapOp::Restart,
             ],
             _ if step == RunJournalStep::Quiescing => vec![SwapOp::Resume, SwapOp::Restart],
@@ -443,7 +443,7 @@ impl SwapModel {
         }
     }
 
-    /// `reconcile::resolve_aside_container`: the container under the other name takes its place, or is removed.
+    /// `ContainerPlaces::choose_over_aside`: the container under the other name takes its place, or is removed.
     fn resolve_aside(self, state: &mut SwapState) -> Vec<SwapOp> {
         if !state.containers[OLD_CONTAINER].is_some_and(|one| one.is_aside) {
             return Vec::new();

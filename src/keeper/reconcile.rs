@@ -7,7 +7,7 @@ use super::port_recovery::UnreachableFile;
 use super::retry_policy::is_engine_away;
 use super::run_store::{KeeperRunStore, unix_seconds};
 use super::target::DeployTarget;
-use crate::engine::ContainerPhase;
+use crate::engine::Container;
 use crate::error::Result;
 use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage, RunTask};
 
@@ -25,13 +25,16 @@ pub(super) async fn reconcile_containers(
     target: &DeployTarget,
 ) -> Result<()> {
     let done = async {
-        resolve_aside_container(run_store, target).await?;
-        start_failed_container(settings, run_store, target).await
+        let resolved = resolve_aside_container(run_store, target).await;
+        // The container that was put back may have failed to start, too.
+        start_failed_container(settings, run_store, target).await?;
+        resolved
     };
     log_unless_engine_away(done.await)
 }
 
-/// Adds a record if the image of the current container is not the image that the history names.
+/// Adds a record if the image of the current container is not the image that the history names. While another container
+/// is still set aside, the history decides later which of them stays, and gets no record.
 ///
 /// # Errors
 /// When the engine is away.
@@ -43,6 +46,9 @@ pub(super) async fn record_current_image(
         let Some(present) = target.find_container(target.container_name()).await? else {
             return Ok(());
         };
+        if target.find_container(&target.places.aside).await?.is_some() {
+            return Ok(());
+        }
         let records = run_store.list_records()?;
         let Some(latest) = records.first() else {
             return Ok(());
@@ -80,44 +86,27 @@ pub(super) fn recorded_image(latest: &EvolveRecord) -> Option<&str> {
 /// Moves the container under the other name back into its place if that place is free or the history names its image.
 /// Otherwise removes it.
 async fn resolve_aside_container(run_store: &KeeperRunStore, target: &DeployTarget) -> Result<()> {
-    let Some(aside) = target.find_container(&target.config.replaced_name).await? else {
+    let Some(aside) = target.find_container(&target.places.aside).await? else {
         return Ok(());
     };
-    let docker = &target.docker;
-    if let Some(present) = target.find_container(target.container_name()).await? {
-        let records = run_store.list_records()?;
-        let named = records.first().and_then(recorded_image);
-        let is_named = |image: &str| named == Some(image);
-        let stays = is_named(&present.image) || !is_named(&aside.image);
-        if stays && present.phase != ContainerPhase::Created {
-            tracing::warn!(
-                "the keeper removes `{}`, which no run needs",
-                target.config.replaced_name
-            );
-            return docker.remove(&aside.id).await;
-        }
-        docker.remove(&present.id).await?;
+    let records = run_store.list_records()?;
+    let named = records.first().and_then(recorded_image);
+    let is_proven = async |present: &Container| {
+        Ok(named == Some(&*present.image) || named != Some(&*aside.image))
+    };
+    let places = &target.places;
+    if !places.choose_over_aside(&aside, is_proven).await? {
+        tracing::warn!(
+            "the keeper has removed `{}`, which no run needs",
+            places.aside
+        );
+        return Ok(());
     }
-    tracing::warn!(
-        "the keeper moves `{}` back into its place",
-        target.config.replaced_name
-    );
-    docker.set_restart_policy(&aside.id, true).await?;
-    let started = match aside.phase {
-        ContainerPhase::Paused => docker.unpause(&aside.id).await,
-        ContainerPhase::Running | ContainerPhase::Restarting => Ok(()),
-        ContainerPhase::Created | ContainerPhase::Stopped | ContainerPhase::Dead => {
-            docker.start(&aside.id).await
-        }
-    };
-    let reached = match started {
-        Ok(()) => target.restore_network(&aside).await,
-        refused => refused,
-    };
-    // Rename last: if the keeper ends before, the next keeper finds the container aside and repeats all of this.
-    docker.rename(&aside.id, target.container_name()).await?;
+    tracing::warn!("the keeper moves `{}` back into its place", places.aside);
+    let reached = places.restore_network(&aside).await;
+    places.put_back(&aside, true).await?;
     reached?;
-    target.resume_requests(&aside.id).await
+    places.resume_requests(&aside.id).await
 }
 
 /// Starts a container that the engine could not start. A container that a person stopped stays stopped.

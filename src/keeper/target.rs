@@ -4,23 +4,21 @@ use super::retry_policy::is_engine_away;
 use super::run_log::RunLog;
 use super::sanitize;
 use crate::engine::{
-    Container, ContainerPhase, Docker, EngineProgress, LogOptions, OWNER_LABEL, SPEC_DIGEST_LABEL,
-    set_spec_digest,
+    Container, ContainerPhase, Docker, Engine, EngineProgress, LogOptions, OWNER_LABEL,
+    SPEC_DIGEST_LABEL, set_spec_digest,
 };
 use crate::error::{EXIT_PRECONDITION, EXIT_USAGE, Error, Result};
 use crate::image::IMAGE_DIGEST_LABEL;
-use crate::protocol::evolve::container_reports::ResumeReply;
 use crate::protocol::evolve::{DeployConfig, EvolveRunId, KEEPER_SOCKET_FOLDER, portless_network};
 use crate::protocol::spec::{ContainerRestartPolicy, ContainerSpec, Mount, Volume};
-use anyhow::{Context, bail};
+use crate::replacement::{CONTAINER_OSCTL_PATH, ContainerPlaces};
+use anyhow::bail;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The path of the binary in every body.
-const TARGET_OSCTL_PATH: &str = "/opt/osctl/bin/osctl";
 /// The label of a container that is only a part of the instance, with the name of the part.
 const CONTAINER_PART_LABEL: &str = "osctl.part";
 const TRIAL_PART: &str = "trial";
@@ -43,6 +41,7 @@ const MAX_TARGET_LOG_LINES: usize = 20;
 #[derive(Debug, Clone)]
 pub(super) struct DeployTarget {
     pub(super) docker: Docker,
+    pub(super) places: ContainerPlaces,
     pub(super) config: Arc<DeployConfig>,
 }
 
@@ -56,6 +55,21 @@ pub(super) enum TargetHealth {
 }
 
 impl DeployTarget {
+    pub(super) fn new(docker: Docker, config: DeployConfig) -> Self {
+        let places = ContainerPlaces {
+            engine: Engine::Docker(docker.clone()),
+            instance: config.instance.clone(),
+            name: config.spec.name.clone(),
+            aside: config.replaced_name.clone(),
+            network: config.spec.network.clone(),
+        };
+        Self {
+            docker,
+            places,
+            config: Arc::new(config),
+        }
+    }
+
     pub(super) fn container_name(&self) -> &str {
         &self.config.spec.name
     }
@@ -69,28 +83,12 @@ impl DeployTarget {
         format!("{}:{what}", self.config.image)
     }
 
-    fn is_own_container(&self, container: &Container) -> bool {
-        container.labels.get(OWNER_LABEL) == Some(&self.config.instance)
-    }
-
     /// A container of the instance, by name or id.
     ///
     /// # Errors
     /// When the container belongs to another owner.
     pub(super) async fn find_container(&self, name: &str) -> Result<Option<Container>> {
-        match self.docker.inspect(name).await? {
-            Some(found) if !self.is_own_container(&found) => Err(Error::ForeignObject {
-                what: "container",
-                name: name.into(),
-            }
-            .into()),
-            // Its removal was interrupted: it can only be removed.
-            Some(found) if found.phase == ContainerPhase::Dead => {
-                self.docker.remove(&found.id).await?;
-                Ok(None)
-            }
-            found => Ok(found),
-        }
+        self.places.find(name).await
     }
 
     /// Whether this run created the container.
@@ -186,27 +184,9 @@ impl DeployTarget {
         verb: &[&str],
         limit: Duration,
     ) -> Result<A> {
-        let command = [&[TARGET_OSCTL_PATH][..], verb].concat();
-        let what = format!("`osctl {}`", verb.first().unwrap_or(&""));
-        let longest = sanitize::max_output_bytes(verb.first().unwrap_or(&""));
-        let mut answer = Vec::new();
-        let mut on_output = |bytes: &[u8]| {
-            answer.extend_from_slice(bytes);
-            match answer.len() > longest {
-                true => bail!("{what} printed more than {longest} bytes"),
-                false => Ok(()),
-            }
-        };
-        let exec = self.docker.exec(container, &command, &mut on_output);
-        let Ok(exec) = tokio::time::timeout(limit, exec).await else {
-            bail!("{what} did not answer within {} s", limit.as_secs());
-        };
-        let output = exec?;
-        if output.code != 0 {
-            let stderr = output.stderr.trim();
-            bail!("{what} ended with exit code {}: {stderr}", output.code);
-        }
-        serde_json::from_slice(&answer).with_context(|| format!("{what} printed unexpected output"))
+        let max_bytes = sanitize::max_output_bytes(verb.first().unwrap_or(&""));
+        let limits = (limit, max_bytes);
+        self.places.exec_verb(container, verb, limits).await
     }
 
     /// Asks the companion for its health.
@@ -230,7 +210,7 @@ impl DeployTarget {
         limit: Duration,
     ) -> Result<Option<(i64, String)>> {
         let mut nothing = |_: &[u8]| Ok(());
-        let command = [&[TARGET_OSCTL_PATH, "health"], options].concat();
+        let command = [&[CONTAINER_OSCTL_PATH, "health"], options].concat();
         let exec = self.docker.exec(container, &command, &mut nothing);
         match tokio::time::timeout(limit, exec).await {
             Ok(Ok(output)) => Ok(Some((output.code, output.stderr))),
@@ -318,22 +298,16 @@ impl DeployTarget {
         let _ = self.docker.logs(container, options, &mut on_output).await;
     }
 
-    /// The name of a network that publishes no ports, for a container whose ports another program has.
-    fn portless_network(&self) -> Option<String> {
-        let network = self.config.spec.network.as_ref();
-        network.map(|network| portless_network(network))
-    }
-
     /// Starts a container on a network that publishes no ports: the container works, and gets its ports when they are
     /// free.
     ///
     /// # Errors
     /// When the engine refuses this start, too.
     pub(super) async fn start_without_ports(&self, container: &Container) -> Result<()> {
-        let (Some(network), Some(portless)) = (&self.config.spec.network, self.portless_network())
-        else {
+        let Some(network) = &self.config.spec.network else {
             bail!("the container has no network with published ports");
         };
+        let portless = portless_network(network);
         if self.docker.has_persistent_ports() {
             bail!("this engine does not start a container without its ports");
         }
@@ -343,43 +317,6 @@ impl DeployTarget {
         docker.leave_network(&container.id, network).await?;
         docker.join_network(&container.id, &portless).await?;
         docker.start(&container.id).await
-    }
-
-    /// Reconnects a container to its network, with its ports, unless it has them.
-    ///
-    /// # Errors
-    /// When the engine refuses, for example because another program uses a port.
-    pub(super) async fn restore_network(&self, container: &Container) -> Result<()> {
-        self.join_with_ports(container).await?;
-        if let Some(portless) = self.portless_network()
-            && container.networks.contains(&portless)
-        {
-            self.docker.leave_network(&container.id, &portless).await?;
-            let owner = (OWNER_LABEL, self.config.instance.as_str());
-            self.docker.remove_network(&portless, owner).await?;
-        }
-        Ok(())
-    }
-
-    async fn join_with_ports(&self, container: &Container) -> Result<()> {
-        let Some(network) = &self.config.spec.network else {
-            return Ok(());
-        };
-        match (
-            container.networks.contains(network),
-            self.has_lost_ports(container),
-        ) {
-            (true, false) => return Ok(()),
-            // The engine lists a container on its network although the container was refused a port.
-            (true, true) => self.docker.leave_network(&container.id, network).await?,
-            (false, _) => {}
-        }
-        self.docker.join_network(&container.id, network).await?;
-        let found = self.find_container(&container.id).await?;
-        match found.is_some_and(|found| self.has_lost_ports(&found)) {
-            true => bail!("the engine does not publish the container's ports"),
-            false => Ok(()),
-        }
     }
 
     /// Restores the network of a container after another program used one of its ports. An engine that fails at this
@@ -394,8 +331,8 @@ impl DeployTarget {
         container: &Container,
         before_end: impl FnOnce() -> Result<()>,
     ) -> Result<bool> {
-        if !self.has_lost_ports(container) {
-            return self.restore_network(container).await.map(|()| false);
+        if !self.places.has_lost_ports(container) {
+            return self.places.restore_network(container).await.map(|()| false);
         }
         let mut probe = self.trial_spec(&container.image, None);
         probe.ports.clone_from(&container.ports);
@@ -403,42 +340,16 @@ impl DeployTarget {
         let free = self.docker.create_and_start(&probe).await;
         self.remove_trial().await?;
         free?;
-        match self.restore_network(container).await {
+        match self.places.restore_network(container).await {
             Ok(()) => Ok(false),
             Err(error) if is_engine_away(&error) => Err(error),
             Err(error) => {
                 tracing::warn!("the keeper restarts the container: {error:#}");
                 // Call this before the stop: if the keeper ends in between, the next keeper starts the container.
                 before_end()?;
-                self.docker.stop(&container.id).await?;
-                let ended = self.find_container(&container.id).await?;
-                if let Some(ended) = &ended {
-                    self.restore_network(ended).await?;
-                }
-                self.docker.start(&container.id).await?;
+                self.places.restart_with_ports(container).await?;
                 Ok(true)
             }
-        }
-    }
-
-    /// Whether a live container has no ports. A container that has ended never has any.
-    fn has_lost_ports(&self, container: &Container) -> bool {
-        let is_alive = matches!(
-            container.phase,
-            ContainerPhase::Running | ContainerPhase::Paused
-        );
-        is_alive && !container.has_ports && !self.docker.has_persistent_ports()
-    }
-
-    /// Makes the companion answer requests again.
-    pub(super) async fn resume_requests(&self, container: &str) -> Result<()> {
-        let limit = Duration::from_secs(30);
-        let resumed: ResumeReply = self
-            .exec_verb(container, &["resume", "--json"], limit)
-            .await?;
-        match resumed.resumed {
-            true => Ok(()),
-            false => bail!("the companion did not resume"),
         }
     }
 }

@@ -3,7 +3,33 @@
 use crate::harness::Home;
 use crate::trials;
 
-trials![the_embedded_engine_runs_and_says_that_it_does_not_isolate];
+use std::fs;
+
+trials![
+    the_embedded_engine_runs_and_says_that_it_does_not_isolate,
+    a_new_process_that_does_not_work_is_replaced_by_the_old_one,
+];
+
+fn a_new_process_that_does_not_work_is_replaced_by_the_old_one() {
+    let home = Home::new("it-embedded-back");
+    home.ok(["init", "--full"]);
+    home.ok(["up", "--yes", "--auto-ports", "--engine", "embedded"]);
+    let image = home.json(["status"])["image"].clone();
+    let kernel = home.project.join("body/kernel/main.py");
+    let works = fs::read(&kernel).unwrap();
+    fs::write(&kernel, "raise SystemExit(3)\n").unwrap();
+    let ran = home.run(["up", "--yes"]);
+    assert_eq!(ran.code, 4, "{ran:?}");
+    let status = home.json(["status"]);
+    let seen = (&status["image"], status["healthy"].as_bool());
+    assert_eq!(seen, (&image, Some(true)), "{status}");
+    assert_eq!(home.ok(["exec", "6 * 7"]).stdout, "42\n");
+    // The next process works, and nothing else is left.
+    fs::write(&kernel, [&works[..], b"\n# another body\n"].concat()).unwrap();
+    assert!(home.ok(["up", "--yes"]).stdout.contains("was replaced"));
+    assert_eq!(home.ok(["exec", "6 * 7"]).stdout, "42\n");
+    home.down();
+}
 
 fn the_embedded_engine_runs_and_says_that_it_does_not_isolate() {
     let home = Home::new("it-embedded");

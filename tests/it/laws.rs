@@ -162,6 +162,7 @@ fn each_layer_names_only_what_it_may() {
                 "error",
                 "image",
                 "protocol",
+                "replacement",
             ],
             "companion" => &[
                 "archive",
@@ -184,7 +185,9 @@ fn each_layer_names_only_what_it_may() {
                 "image",
                 "model_checker",
                 "protocol",
+                "replacement",
             ],
+            "replacement" => &["engine", "error", "protocol"],
             "config" => &["error", "protocol"],
             "ui" => &["engine", "error", "protocol"],
             "error" => &["osctl_support"],
@@ -414,7 +417,7 @@ fn only_the_listed_modules_of_the_host_write_files() {
     for source in sources() {
         let is_host =
             ["host", "command"].contains(&source.layer()) || source.path == "image/body.rs";
-        let is_test = source.path.ends_with("tests.rs");
+        let is_test = source.path.ends_with("tests.rs") || source.path.contains("/tests/");
         if !is_host || is_test || owners.contains(&source.path.as_str()) {
             continue;
         }
@@ -463,7 +466,7 @@ fn only_the_listed_modules_of_the_host_read_files() {
     let mut used: BTreeSet<&str> = BTreeSet::new();
     for source in sources() {
         let is_host = ["host", "command", "config"].contains(&source.layer());
-        let is_test = source.path.ends_with("tests.rs");
+        let is_test = source.path.ends_with("tests.rs") || source.path.contains("/tests/");
         if !is_host || is_test {
             continue;
         }

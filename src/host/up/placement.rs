@@ -15,7 +15,7 @@ impl UpRunner<'_> {
         record: &InstanceRecord,
         existing: Option<Container>,
     ) -> Result<UpOutcome> {
-        let name = &spec.name;
+        let (name, replacer) = (&spec.name, self.replacer());
         let changes = existing.as_ref().is_none_or(|c| {
             !self.has_current_spec(c, spec) || c.phase != ContainerPhase::Running || !c.has_ports
         });
@@ -51,13 +51,7 @@ impl UpRunner<'_> {
             )
         {
             self.progress.report_step(&format!("starting `{name}`"));
-            let started = match self.engine {
-                Engine::Docker(docker) => {
-                    let replacer = self.replacer(docker);
-                    replacer.start_with_ports(&container).await
-                }
-                Engine::Embedded(_) => self.engine.start(name).await,
-            };
+            let started = replacer.places().restart_with_ports(&container).await;
             let Err(error) = started else {
                 return Ok(UpOutcome::Started);
             };
@@ -67,22 +61,9 @@ impl UpRunner<'_> {
             // A new container may start where this one cannot, for example after its processes were killed while
             // paused. Its state is stored.
             self.progress.log(&format!("{error:#}"));
-            self.engine.remove(name).await?;
-            self.engine.create_and_start(spec).await?;
-            return Ok(UpOutcome::Replaced);
         }
         self.progress.report_step(&format!("replacing `{name}`"));
-        match self.engine {
-            Engine::Docker(docker) => {
-                let replacer = self.replacer(docker);
-                replacer.replace(spec, record, &container).await?;
-            }
-            Engine::Embedded(_) => {
-                self.engine.remove(name).await?;
-                self.instance.save_record(record)?;
-                self.engine.create_and_start(spec).await?;
-            }
-        }
+        replacer.replace(spec, record, &container).await?;
         Ok(UpOutcome::Replaced)
     }
 }

@@ -13,6 +13,7 @@ impl RunExecutor {
         // The new container is verified: it may accept requests. If it misses this call, it asks the keeper.
         if let Err(error) = self
             .target
+            .places
             .resume_requests(self.target.container_name())
             .await
         {

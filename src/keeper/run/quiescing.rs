@@ -99,7 +99,7 @@ impl RunExecutor {
     async fn cancel_quiesce(&self, old: &str, request: impl Future<Output = Result<QuiesceReply>>) {
         let reported = async {
             for _ in 0..MAX_QUIESCE_CANCELS {
-                if let Err(error) = self.target.resume_requests(old).await {
+                if let Err(error) = self.target.places.resume_requests(old).await {
                     self.log.log(&format!("{error:#}"));
                 }
                 tokio::time::sleep(QUIESCE_CANCEL_INTERVAL).await;

@@ -55,35 +55,28 @@ impl RunExecutor {
             self.target.docker.remove(&found.id).await?;
         }
         match old {
-            Some(old) => self.restore_old_container(&name, &old).await,
+            Some(old) => self.restore_old_container(&old).await,
             None => self.recreate_missing_container(&name).await,
         }
     }
 
-    async fn restore_old_container(&mut self, name: &str, old: &Container) -> Result<()> {
+    async fn restore_old_container(&mut self, old: &Container) -> Result<()> {
         self.log.report_step("resuming the old container");
-        let docker = self.target.docker.clone();
+        let places = self.target.places.clone();
         let has_lost_port = old
             .ports
             .iter()
             .any(|port| Some(port.host) == self.taken_port);
         let reconnected = match has_lost_port {
             true => Err(anyhow::anyhow!("a port of the old container is in use")),
-            false => self.target.restore_network(old).await,
+            false => places.restore_network(old).await,
         };
         let refusing = self.refusing_since;
-        if old.phase == ContainerPhase::Paused {
-            docker.unpause(&old.id).await?;
-        }
+        places.put_back(old, false).await?;
         let ended = matches!(old.phase, ContainerPhase::Created | ContainerPhase::Stopped);
         if !ended {
             self.resume_old_container(&old.id).await;
         }
-        let named = self.target.find_container(name).await?;
-        if named.map(|found| found.id).as_ref() != Some(&old.id) {
-            docker.rename(&old.id, name).await?;
-        }
-        docker.set_restart_policy(&old.id, true).await?;
         // A container without its network works, but can't be reached. This must not block the rollback.
         if let Err(error) = reconnected {
             self.wait_for_old_ports(&old.id, error).await?;
@@ -195,25 +188,23 @@ impl RunExecutor {
     /// were paused, by a container of the same image. If that one does not start, the old container stays.
     async fn replace_unstartable(&mut self, old: &str, error: &anyhow::Error) -> Result<()> {
         self.add_reason(&format!("{error:#}"));
-        let (name, aside) = (
-            self.target.container_name().to_owned(),
-            self.target.config.replaced_name.clone(),
-        );
-        let docker = self.target.docker.clone();
-        docker.set_restart_policy(old, false).await?;
-        docker.rename(old, &aside).await?;
+        let Some(found) = self.target.find_container(old).await? else {
+            return Ok(());
+        };
+        let name = self.target.container_name().to_owned();
+        let places = self.target.places.clone();
+        places.set_aside(&found, async || Ok(())).await?;
         match self.create_from_previous_image(&name).await {
-            Ok(true) => docker.remove(old).await,
+            Ok(true) => self.target.docker.remove(old).await,
             Err(error) if is_engine_away(&error) => Err(error),
             made => {
                 if let Err(error) = made {
                     self.add_reason(&format!("{error:#}"));
                 }
-                if self.target.find_container(&name).await?.is_some() {
-                    docker.remove(&name).await?;
-                }
-                docker.rename(old, &name).await?;
-                docker.set_restart_policy(old, true).await?;
+                places
+                    .choose_over_aside(&found, async |_| Ok(false))
+                    .await?;
+                places.put_back(&found, false).await?;
                 UnreachableFile::new(&self.settings.state_folder).write(&UnreachableContainer {
                     run: Some(self.record.run.clone()),
                     container: old.into(),
@@ -229,7 +220,7 @@ impl RunExecutor {
         let started_at = Instant::now();
         let mut failures = 0;
         loop {
-            let Err(error) = self.target.resume_requests(old).await else {
+            let Err(error) = self.target.places.resume_requests(old).await else {
                 if let Some(since) = self.refusing_since.take() {
                     self.record.refused_ms = Some(since.elapsed().as_secs_f64() * 1e3);
                 }
@@ -317,7 +308,7 @@ impl RunExecutor {
             (RunJournalStep::Quiescing, true) => self.resume_old_container(&old).await,
             // The state that the trial has read no longer needs to be kept.
             (_, true) if self.has_tested() || self.record.unchanged => {
-                drop(self.target.resume_requests(&old).await)
+                drop(self.target.places.resume_requests(&old).await)
             }
             _ => {}
         }

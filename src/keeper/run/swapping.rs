@@ -1,7 +1,7 @@
 //! *swapping*: the old container is paused with its memory, and the new one takes its place.
 
 use super::RunExecutor;
-use crate::engine::{ContainerPhase, EngineProgress};
+use crate::engine::{Container, ContainerPhase, EngineProgress};
 use crate::error::Result;
 use crate::keeper::journal::RunJournalStep;
 use crate::keeper::retry_policy::is_engine_away;
@@ -35,42 +35,33 @@ impl RunExecutor {
         self.target.docker.create_and_start(&spec).await
     }
 
-    async fn set_old_container_aside(&mut self, old: &str) -> Result<()> {
-        let docker = &self.target.docker;
+    async fn set_old_container_aside(&self, old: &str) -> Result<()> {
         let Some(found) = self.target.find_container(old).await? else {
             return Ok(());
         };
         self.log.report_step("setting the old container aside");
-        // The engine must not start the old container beside the new one, on the same data, nor a container that ends
-        // while it is paused.
-        docker.set_restart_policy(old, false).await?;
-        match found.phase {
+        let places = &self.target.places;
+        places.clear_aside().await?;
+        let quiet = async || self.quiet_old_container(&found).await;
+        places.set_aside(&found, quiet).await
+    }
+
+    async fn quiet_old_container(&self, old: &Container) -> Result<()> {
+        let docker = &self.target.docker;
+        match old.phase {
             // On a rollback the container starts from its stored state.
-            ContainerPhase::Running if docker.has_persistent_ports() => docker.stop(old).await?,
-            ContainerPhase::Running => self.pause_old_container(old).await?,
+            ContainerPhase::Running if docker.has_persistent_ports() => docker.stop(&old.id).await,
+            ContainerPhase::Running => self.pause_old_container(&old.id).await,
             // The container crashes in a loop.
-            ContainerPhase::Restarting => docker.stop(old).await?,
+            ContainerPhase::Restarting => docker.stop(&old.id).await,
             ContainerPhase::Created
             | ContainerPhase::Paused
             | ContainerPhase::Stopped
-            | ContainerPhase::Dead => {}
+            | ContainerPhase::Dead => Ok(()),
         }
-        let aside = &self.target.config.replaced_name;
-        if let Some(left) = self.target.find_container(aside).await?
-            && left.id != old
-        {
-            self.log
-                .report_step("removing the container that an earlier run set aside");
-            docker.remove(&left.id).await?;
-        }
-        docker.rename(old, aside).await?;
-        if let Some(network) = &self.target.config.spec.network {
-            docker.leave_network(old, network).await?;
-        }
-        Ok(())
     }
 
-    /// Pauses before anything else, because a quiesced container resumes after its lease.
+    /// Checks the time after the pause, because a quiesced container resumes after its lease.
     async fn pause_old_container(&self, old: &str) -> Result<()> {
         let docker = &self.target.docker;
         match docker.pause(old).await {

@@ -6,6 +6,7 @@ use crate::engine::fake_engine::{
 };
 use crate::engine::{ContainerPhase, OWNER_LABEL};
 use crate::error::Result;
+use crate::image::sample_executable;
 use crate::keeper::controller::ControllerHandle;
 use crate::keeper::journal::{RunJournal, RunJournalEntry};
 use crate::keeper::run_request::RunRequest;
@@ -64,7 +65,7 @@ impl KeeperHarness {
             fs::create_dir_all(path(name)).unwrap();
         }
         fs::write(path("repo/body/body.yaml"), body_manifest()).unwrap();
-        fs::write(path("osctl"), static_executable()).unwrap();
+        fs::write(path("osctl"), sample_executable()).unwrap();
         let engine = FakeEngine::start(&path("docker.sock"), answer_verb);
         engine.with(add_instance);
         let harness = Self {
@@ -290,6 +291,7 @@ fn add_instance(objects: &mut FakeEngineObjects) {
         name: HOST.into(),
         image: OLD_IMAGE.into(),
         labels: owner_labels(),
+        env: Vec::new(),
         phase: ContainerPhase::Running,
         admission: FakeAdmission::Open,
         restarts_automatically: true,
@@ -365,16 +367,4 @@ fn container_spec() -> ContainerSpec {
 
 fn body_manifest() -> String {
     format!("protocol: {}\n", crate::protocol::BODY_PROTOCOL_VERSION)
-}
-
-/// The smallest file that counts as a static executable of this machine.
-fn static_executable() -> Vec<u8> {
-    let mut elf = b"\x7fELF\x02".to_vec();
-    elf.resize(64, 0);
-    elf[18] = if cfg!(target_arch = "aarch64") {
-        183
-    } else {
-        62
-    };
-    elf
 }

@@ -36,6 +36,7 @@ fn is_query(call: &str) -> bool {
         "inspect",
         "inspect-image",
         "list-images",
+        "list-containers",
         "exec-result",
         "prepare-exec",
         "get",

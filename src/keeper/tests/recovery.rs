@@ -156,12 +156,30 @@ async fn a_run_that_can_not_be_ended_is_given_up_with_the_reason() {
             "{reason}"
         );
         assert_eq!(harness.journal(), None, "{call}");
+        assert_eq!(
+            harness.latest().run,
+            run,
+            "{call}: the history has another record"
+        );
         // The keeper accepts the next run.
         harness.engine.reset_calls();
         let next = harness.evolve().await;
         assert_eq!(next.status, Succeeded, "{call}: {:?}", next.why);
         harness.assert_one_runs(&next.image.unwrap(), call);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_keeper_restores_the_old_container_of_a_run_that_was_given_up() {
+    let (mut harness, run) = evolve_and_refuse("start os-host", "remove os-host").await;
+    harness.settle().await;
+    assert_ne!(harness.container().image, OLD_IMAGE);
+    harness.kill_keeper().await;
+    harness.engine.reset_calls();
+    harness.start_keeper();
+    harness.settle().await;
+    harness.assert_one_runs(OLD_IMAGE, "given up");
+    assert_eq!(harness.latest().run, run);
 }
 
 #[tokio::test(start_paused = true)]

@@ -23,6 +23,7 @@ pub(super) struct EngineCall {
     path: Vec<String>,
     query: BTreeMap<String, String>,
     body: Value,
+    raw_body: Bytes,
     upgrade: Option<OnUpgrade>,
 }
 
@@ -42,6 +43,7 @@ impl EngineCall {
             query,
             // The context of a build is no JSON.
             body: serde_json::from_slice(&body).unwrap_or_default(),
+            raw_body: body,
             upgrade,
         })
     }
@@ -88,6 +90,7 @@ impl EngineCall {
             ("GET", ["images", "json"]) => "list-images".into(),
             ("GET", ["images", name, "json"]) => format!("inspect-image {name}"),
             ("DELETE", ["images", name]) => format!("remove-image {name}"),
+            ("GET", ["containers", "json"]) => "list-containers".into(),
             ("POST", ["networks", network, what]) => {
                 format!("{what} {network} {}", in_body("Container"))
             }
@@ -106,6 +109,7 @@ impl EngineCall {
             "exec" => return self.perform_exec(state, exec),
             "images" => self.perform_on_image(&mut state.objects),
             "networks" => self.perform_on_network(&mut state.objects),
+            "volumes" => self.perform_on_volume(&mut state.objects),
             "build" => {
                 let labels = serde_json::from_str(self.query("labels")).unwrap_or_default();
                 let output = state.objects.build(self.query("t"), labels);
@@ -123,7 +127,7 @@ impl EngineCall {
     fn perform_on_container(&self, objects: &mut FakeEngineObjects) -> Answer {
         let (method, path) = self.parts();
         match (method, path.as_slice()) {
-            ("GET", [_, "json"]) => return Ok(document(&json!([]))),
+            ("GET", [_, "json"]) => return Ok(document(&self.list_containers(objects))),
             ("GET", [_, id, "json"]) => {
                 let found = objects.find(id)?.clone();
                 return Ok(document(&describe_container(objects, &found)));
@@ -141,6 +145,12 @@ impl EngineCall {
                 let policy = &self.body["RestartPolicy"]["Name"];
                 objects.find(id)?.restarts_automatically = policy != "no";
                 return Ok(document(&json!({"Warnings": []})));
+            }
+            ("PUT", [_, id, "archive"]) => {
+                let name = objects.find(id)?.name.clone();
+                let archive = self.raw_body.clone();
+                objects.archives.push((name, archive));
+                return Ok(empty(200));
             }
             ("POST", [_, id, "start"]) => objects.start(id)?,
             ("POST", [_, id, "stop"]) => objects.stop(id)?,
@@ -235,6 +245,40 @@ impl EngineCall {
         }
     }
 
+    /// The containers with the label of the filter.
+    fn list_containers(&self, objects: &FakeEngineObjects) -> Value {
+        let filters: Value = serde_json::from_str(self.query("filters")).unwrap_or_default();
+        let wanted = filters["label"][0]
+            .as_str()
+            .and_then(|one| one.split_once('='));
+        let has_label = |one: &&FakeContainer| {
+            wanted.is_none_or(|(key, value)| one.labels.get(key).is_some_and(|had| had == value))
+        };
+        let found = objects.containers.values().filter(has_label);
+        let found = found.map(|one| json!({"Id": one.id, "Names": [format!("/{}", one.name)]}));
+        found.collect()
+    }
+
+    fn perform_on_volume(&self, objects: &mut FakeEngineObjects) -> Answer {
+        let (method, path) = self.parts();
+        let described = |name: &str, labels: &Value| json!({"Name": name, "Labels": labels, "Driver": "local", "Mountpoint": "", "Scope": "local", "Options": {}});
+        match (method, path.as_slice()) {
+            ("POST", [_, "create"]) => {
+                let name = self.body["Name"].as_str().unwrap_or_default();
+                let labels = self.body["Labels"].clone();
+                let reply = document(&described(name, &labels));
+                objects.volumes.insert(name.into(), labels);
+                Ok(reply)
+            }
+            ("GET", [_, name]) => {
+                let labels = objects.volumes.get(*name);
+                let labels = labels.ok_or_else(|| (404, format!("no such volume: {name}")))?;
+                Ok(document(&described(name, labels)))
+            }
+            _ => Err((404, "the fake engine has no such call of volumes".into())),
+        }
+    }
+
     fn perform_on_network(&self, objects: &mut FakeEngineObjects) -> Answer {
         let (method, path) = self.parts();
         let container = self.body["Container"].as_str().unwrap_or_default();
@@ -287,7 +331,7 @@ fn describe_container(objects: &FakeEngineObjects, found: &FakeContainer) -> Val
         "Image": found.image,
         "State": {"Status": status, "ExitCode": found.exit_code, "Error": found.error},
         "RestartCount": found.restart_count,
-        "Config": {"Labels": found.labels},
+        "Config": {"Labels": found.labels, "Env": found.env},
         "HostConfig": {"PortBindings": wanted},
         "NetworkSettings": {
             "Networks": networks.collect::<BTreeMap<_, _>>(),

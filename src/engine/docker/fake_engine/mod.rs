@@ -1,4 +1,4 @@
-//! An engine in memory for unit tests: the part of the Docker API that the keeper uses, without sockets.
+//! An engine in memory for unit tests: the part of the Docker API that the keeper and `up` use, without sockets.
 //!
 //! bollard sends its requests through a custom transport: each request has its own HTTP connection in memory. No test
 //! waits for the kernel, so a test can stop the clock. [`FakeEngine::at`] decides what a call meets: a refusal, a lost
@@ -6,13 +6,16 @@
 //!
 //! ```text
 //! Docker ── bollard ── HTTP in memory ──▶ rules ──▶ api ──▶ objects: containers, images, networks
-//!                                                    └────▶ the companion that the test passes
+//!                                                    ├────▶ the companion that the test passes
+//!                                                    └────▶ published ports, if the test wants any
 //! ```
 
 mod api;
 mod objects;
+mod ports;
 
 pub(crate) use objects::{FakeAdmission, FakeContainer, FakeEngineObjects, FakeImage};
+pub(crate) use ports::{FakeHttpAnswer, FakeHttpReply};
 
 use bollard::{API_DEFAULT_VERSION, BollardRequest};
 use bytes::Bytes;
@@ -24,11 +27,13 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
+use ports::FakePorts;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::Notify;
 
@@ -74,6 +79,7 @@ type CallRule = Box<dyn FnMut(&mut FakeEngineObjects, &str) -> Option<CallEffect
 struct FakeEngineCore {
     state: Mutex<FakeEngineState>,
     hung: Notify,
+    ports: OnceLock<FakePorts>,
 }
 
 struct FakeEngineState {
@@ -117,6 +123,7 @@ impl FakeEngine {
         let core = Arc::new(FakeEngineCore {
             state: Mutex::new(state),
             hung: Notify::new(),
+            ports: OnceLock::new(),
         });
         FAKE_ENGINES
             .lock()
@@ -125,6 +132,16 @@ impl FakeEngine {
             socket: socket.to_owned(),
             core,
         }
+    }
+
+    /// From now on running containers publish their ports on this address, and answer requests so.
+    pub(crate) fn publish_ports(&self, address: IpAddr, answer: FakeHttpAnswer) {
+        let ports = FakePorts {
+            address,
+            answer,
+            listeners: tokio::sync::Mutex::default(),
+        };
+        assert!(self.core.ports.set(ports).is_ok(), "the engine has ports");
     }
 
     /// Reads or changes the objects.
@@ -270,6 +287,7 @@ async fn serve_request(
         state.objects.note_two_running();
         (effect, reply)
     };
+    core.publish_ports().await;
     match (effect, reply) {
         (CallEffect::HangBefore | CallEffect::HangAfter, _) => {
             core.hung.notify_one();

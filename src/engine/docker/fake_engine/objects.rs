@@ -1,6 +1,7 @@
 //! The objects of the fake engine, and what the operations on them do.
 
 use crate::engine::{ContainerPhase, IMAGE_LABEL};
+use bytes::Bytes;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -25,6 +26,8 @@ pub(crate) struct FakeContainer {
     /// The ID of the image.
     pub(crate) image: String,
     pub(crate) labels: BTreeMap<String, String>,
+    /// As `NAME=VALUE`.
+    pub(crate) env: Vec<String>,
     pub(crate) phase: ContainerPhase,
     pub(crate) admission: FakeAdmission,
     pub(crate) restarts_automatically: bool,
@@ -62,6 +65,10 @@ pub(crate) struct FakeImage {
     pub(crate) start_error: Option<String>,
     /// The exit code with which a container of the image ends at once.
     pub(crate) exits: Option<i64>,
+    /// Why the kernel of a container of the image can't start.
+    pub(crate) kernel_error: Option<String>,
+    /// Whether a container of the image never becomes healthy.
+    pub(crate) stays_unhealthy: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -81,6 +88,10 @@ pub(crate) struct FakeEngineObjects {
     /// By ID.
     pub(crate) images: BTreeMap<String, FakeImage>,
     pub(super) networks: BTreeMap<String, FakeNetwork>,
+    /// The labels of each volume by name.
+    pub(super) volumes: BTreeMap<String, Value>,
+    /// The archives that were put into containers, with the name of the container.
+    pub(crate) archives: Vec<(String, Bytes)>,
     /// The ports of the host that other programs have.
     pub(crate) foreign_ports: BTreeSet<u16>,
     /// The lines of the next build; an `errorDetail` fails it.
@@ -180,6 +191,7 @@ impl FakeEngineObjects {
             name: name.into(),
             image,
             labels: serde_json::from_value(body["Labels"].clone()).unwrap_or_default(),
+            env: serde_json::from_value(body["Env"].clone()).unwrap_or_default(),
             phase: ContainerPhase::Created,
             admission: FakeAdmission::Unverified,
             restarts_automatically: host["RestartPolicy"]["Name"] != "no",
@@ -285,6 +297,16 @@ impl FakeEngineObjects {
             known.is_none_or(|known| !known.internal)
         };
         one.is_alive() && one.networks.iter().any(is_external)
+    }
+
+    /// The ports of running containers, with the ID of the container.
+    pub(super) fn published_ports(&self) -> BTreeMap<u16, String> {
+        let running = self
+            .containers
+            .values()
+            .filter(|one| one.phase == ContainerPhase::Running && self.publishes(one));
+        let ports = running.flat_map(|one| one.ports.iter().map(|port| (*port, one.id.clone())));
+        ports.collect()
     }
 
     /// Refuses if another program or container has a port that this container would publish.
