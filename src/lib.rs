@@ -10,11 +10,12 @@
 //!                      archive: file trees as one stream, in both directions
 //!                      protocol: messages between host, keeper and companion
 //!                      atomic_write: replacement of whole files; backoff: delays between attempts
+//!                      supervise: ending process trees
 //! ```
 //!
 //! Rules, enforced by `tests/it/laws.rs`:
 //!
-//! - `protocol`, `error`, `atomic_write` and `backoff` import nothing of the crate; `archive` imports only `protocol`;
+//! - `protocol`, `error`, `atomic_write`, `backoff` and `supervise` import nothing of the crate; `archive` imports only `protocol`;
 //!   `engine` imports `protocol`, `error` and `atomic_write`; `image` imports `protocol`, `error` and `archive`.
 //! - `host`, `keeper` and `companion` never import each other.
 //! - These crates are used only here: bollard in `engine/docker`; axum in `companion/http` and
@@ -40,6 +41,8 @@ mod keeper;
 #[cfg(all(test, target_os = "linux"))]
 mod model_checker;
 mod protocol;
+#[cfg(target_os = "linux")]
+mod supervise;
 mod ui;
 
 use crate::cli::Verb;

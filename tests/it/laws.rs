@@ -128,6 +128,7 @@ fn each_layer_names_only_what_it_may() {
                 "image",
                 "keeper",
                 "protocol",
+                "supervise",
                 "ui",
             ],
             "host" => &[
@@ -147,6 +148,7 @@ fn each_layer_names_only_what_it_may() {
                 "error",
                 "model_checker",
                 "protocol",
+                "supervise",
             ],
             "archive" => &["protocol"],
             "engine" => &["atomic_write", "error", "protocol"],
@@ -163,7 +165,9 @@ fn each_layer_names_only_what_it_may() {
             "config" => &["error", "protocol"],
             "ui" => &["engine", "error", "protocol"],
             // `model_checker` is only for the tests.
-            "atomic_write" | "backoff" | "protocol" | "error" | "model_checker" => &[],
+            "atomic_write" | "backoff" | "protocol" | "error" | "model_checker" | "supervise" => {
+                &[]
+            }
             other => panic!("`{other}` is a layer without a law"),
         }
     };

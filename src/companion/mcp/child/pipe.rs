@@ -30,8 +30,7 @@ impl ServerPipe {
             } => {
                 let log = spec.log.clone();
                 let env = server_environment(env, &spec.environment.current());
-                let process =
-                    ServerProcess::start(command, args, &env, cwd.as_deref(), log).await?;
+                let process = ServerProcess::start(command, args, env, cwd.as_deref(), log).await?;
                 Ok(Self::Process(Box::new(process)))
             }
             ServerTransport::Remote { url, headers } => {

@@ -14,14 +14,14 @@ const CLOCK_TICKS_PER_SECOND: i64 = 100;
 
 /// A living process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Descendant {
-    pub(super) pid: Pid,
+pub(crate) struct Descendant {
+    pub(crate) pid: Pid,
     /// Ticks since the system's boot.
-    pub(super) start_ticks: i64,
+    pub(crate) start_ticks: i64,
 }
 
 /// The current time in the unit of a process's start time.
-pub(super) fn read_boot_ticks() -> i64 {
+pub(crate) fn read_boot_ticks() -> i64 {
     // Every Linux has this clock; without it all processes count as later.
     clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(0, |t| {
         t.tv_sec() * CLOCK_TICKS_PER_SECOND + t.tv_nsec() / (1_000_000_000 / CLOCK_TICKS_PER_SECOND)
@@ -29,7 +29,7 @@ pub(super) fn read_boot_ticks() -> i64 {
 }
 
 /// Lists the descendants of `root`, parents before their children.
-pub(super) fn list_descendants(root: Pid) -> Vec<Descendant> {
+pub(crate) fn list_descendants(root: Pid) -> Vec<Descendant> {
     let all = read_all_processes();
     let mut found = Vec::new();
     let mut parents = vec![root];
@@ -43,7 +43,7 @@ pub(super) fn list_descendants(root: Pid) -> Vec<Descendant> {
 }
 
 /// Whether a descendant of `root` has a file open whose name ends with `ending`.
-pub(super) fn has_descendant_with_open_file(root: Pid, ending: &str) -> bool {
+pub(crate) fn has_descendant_with_open_file(root: Pid, ending: &str) -> bool {
     list_descendants(root)
         .iter()
         .any(|one| has_open_file_ending_with(one.pid, ending))
@@ -61,7 +61,7 @@ fn has_open_file_ending_with(pid: Pid, ending: &str) -> bool {
 
 /// Lists the descendants of `root` that `kernel` started at `since` or later. Descendants of its older children are
 /// excluded, such as those of a server that an earlier run left running.
-pub(super) fn list_started_since(root: Pid, kernel: Pid, since: i64) -> Vec<Pid> {
+pub(crate) fn list_started_since(root: Pid, kernel: Pid, since: i64) -> Vec<Pid> {
     let all = read_all_processes();
     let mut found = Vec::new();
     let mut parents = vec![root];
@@ -103,7 +103,7 @@ fn parse_stat(pid: Pid, stat: &str) -> Option<(Pid, Descendant)> {
 
 /// Kills all processes that `find` finds and returns their number. All are stopped before the first is killed, so that
 /// none of them forks in between.
-pub(super) fn stop_and_kill_processes(find: impl Fn() -> Vec<Pid>) -> usize {
+pub(crate) fn stop_and_kill_processes(find: impl Fn() -> Vec<Pid>) -> usize {
     let mut stopped = BTreeSet::new();
     loop {
         let fresh: Vec<Pid> = find()
@@ -123,6 +123,14 @@ pub(super) fn stop_and_kill_processes(find: impl Fn() -> Vec<Pid>) -> usize {
         let _ = kill(*pid, Signal::SIGKILL);
     }
     stopped.len()
+}
+
+/// Kills all descendants of `root`, and not `root`.
+pub(crate) fn kill_tree_beneath(root: Pid) {
+    stop_and_kill_processes(|| {
+        let below = list_descendants(root).into_iter();
+        below.map(|descendant| descendant.pid).collect()
+    });
 }
 
 #[cfg(test)]
