@@ -9,9 +9,9 @@ use super::{
     KernelSettings, KernelView, SessionLimits, SessionRestoring, StopReason, generation_store,
     run_count,
 };
-use crate::companion::descendants;
 use crate::companion::runs::{RunIdConflict, RunNotRecorded, RunRegistry};
 use crate::protocol::kernel::{DEFAULT_SESSION, Execute, KernelReport};
+use crate::supervise::descendants;
 use nix::unistd::Pid;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;

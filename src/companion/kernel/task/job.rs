@@ -1,12 +1,12 @@
 //! A job of the kernel, its outcome, and the refusal of a message that does not become a job.
 
-use crate::companion::descendants;
 use crate::companion::kernel::connection::{KernelCellOutcome, KernelQuery};
 use crate::companion::kernel::detached::DetachedKernel;
 use crate::companion::kernel::exit_reason::StopReason;
 use crate::companion::kernel::{KernelAnswer, KernelMessage, KernelRefusal, KernelRun};
 use crate::companion::runs::SpillFiles;
 use crate::protocol::kernel::RunError;
+use crate::supervise::descendants;
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
