@@ -48,6 +48,8 @@ use crate::error::{Error, Result, VerbOutcome};
 use crate::ui::Ui;
 use osctl_archive as archive;
 use osctl_protocol as protocol;
+#[cfg(target_os = "linux")]
+use osctl_supervise as supervise;
 use osctl_support::{atomic_write, backoff};
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -2,7 +2,7 @@
 
 use super::activity::ActivityLog;
 use super::environment::EnvironmentHandle;
-use super::settings::{COMPANION_ONLY_VARIABLES, CompanionSettings};
+use super::settings::{CompanionSettings, inherited_environment};
 use crate::protocol::activity::ActivityRecord;
 use crate::protocol::environment::UserEnvironment;
 use osctl_hub::{HubContext, HubSettings};
@@ -30,9 +30,6 @@ pub(super) fn hub_settings(
     activity: ActivityLog,
 ) -> HubSettings {
     let data_folder = settings.data_folder.join("mcp");
-    let inherited = std::env::vars_os();
-    let inherited =
-        inherited.filter(|(name, _)| !COMPANION_ONLY_VARIABLES.iter().any(|own| name == own));
     HubSettings {
         config_files: vec![
             settings.body_folder.join("mcp.json"),
@@ -43,7 +40,7 @@ pub(super) fn hub_settings(
         ],
         data_folder,
         packaged_lists_folder: settings.body_folder.join("servers/lists"),
-        inherited_environment: inherited.collect(),
+        inherited_environment: inherited_environment().collect(),
         context: Arc::new(CompanionContext {
             environment,
             activity,

@@ -28,13 +28,9 @@ mod service;
 mod session_state;
 mod settings;
 mod shell;
-pub(crate) mod supervisor;
 
 pub(crate) use packages::{PackageInstaller, PackageProject};
-pub(crate) use pty::spawn_terminal_shell as spawn_shell;
-pub(crate) use service::spawn_service;
 pub(crate) use settings::CompanionSettings;
-pub(crate) use shell::supervise_command;
 
 use crate::error::Result;
 use crate::protocol::service::Health;

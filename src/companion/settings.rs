@@ -3,6 +3,7 @@
 
 use crate::error::{Error, Result};
 use anyhow::Context;
+use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -23,6 +24,11 @@ pub(super) const COMPANION_ONLY_VARIABLES: [&str; 5] = [
     "OSCTL_LISTEN",
     "OSCTL_MCP_LISTEN",
 ];
+
+/// The companion's environment without the companion's own variables.
+pub(super) fn inherited_environment() -> impl Iterator<Item = (OsString, OsString)> {
+    env::vars_os().filter(|(name, _)| !COMPANION_ONLY_VARIABLES.iter().any(|own| name == own))
+}
 
 #[derive(Debug, Clone)]
 pub(crate) struct CompanionSettings {

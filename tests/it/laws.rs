@@ -151,6 +151,7 @@ fn each_layer_names_only_what_it_may() {
                 "image",
                 "keeper",
                 "protocol",
+                "supervise",
                 "ui",
             ],
             "host" => &[
@@ -171,9 +172,9 @@ fn each_layer_names_only_what_it_may() {
                 "error",
                 "model_checker",
                 "osctl_hub",
-                "osctl_supervise",
                 "osctl_support",
                 "protocol",
+                "supervise",
             ],
             "engine" => &["atomic_write", "error", "protocol"],
             "image" => &["archive", "error", "protocol"],

@@ -121,6 +121,7 @@ mod shell;
 mod shell_commands;
 mod soak;
 mod streams;
+mod supervisors;
 mod terminal;
 mod terminals;
 mod user_control;
@@ -269,6 +270,7 @@ fn lanes() -> Vec<Lane> {
             hostile_notebook::trials(),
             installer::trials(),
             packages::trials(),
+            supervisors::trials(),
         ])
         .hold([
             ports::trials(),

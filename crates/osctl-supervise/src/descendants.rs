@@ -2,14 +2,12 @@
 //!
 //! A process can leave a process group with `setsid`. Below a child subreaper every descendant stays reachable.
 
-use nix::sys::signal::{Signal, kill, killpg};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::sys::signal::{Signal, kill};
 use nix::time::{ClockId, clock_gettime};
-use nix::unistd::{Pid, getpid};
+use nix::unistd::Pid;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::thread;
 
 /// Units of a process's start time: the kernel's USER_HZ, which is 100 on every Linux.
 const CLOCK_TICKS_PER_SECOND: i64 = 100;
@@ -127,27 +125,12 @@ pub fn stop_and_kill_processes(find: impl Fn() -> Vec<Pid>) -> usize {
     stopped.len()
 }
 
-/// Kills descendants until none is left.
-pub fn kill_descendants(leader: Option<Pid>) {
-    // One signal to the whole group is atomic and ends a fork bomb in it. Once a leader's exit was collected, its id
-    // may belong to another process.
-    if let Some(leader) = leader {
-        let _ = killpg(leader, Signal::SIGKILL);
-    }
-    loop {
-        stop_and_kill_processes(|| {
-            list_descendants(getpid())
-                .into_iter()
-                .map(|d| d.pid)
-                .collect()
-        });
-        // Orphans become children of this process, so without any child there is no descendant.
-        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-            Err(_) => return,
-            Ok(WaitStatus::StillAlive) => thread::yield_now(),
-            Ok(_) => {}
-        }
-    }
+/// Kills all descendants of `root`, and not `root`.
+pub fn kill_tree_beneath(root: Pid) {
+    stop_and_kill_processes(|| {
+        let below = list_descendants(root).into_iter();
+        below.map(|descendant| descendant.pid).collect()
+    });
 }
 
 #[cfg(test)]

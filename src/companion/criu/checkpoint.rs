@@ -13,6 +13,7 @@ use crate::companion::cryo::folder_bytes;
 use crate::companion::kernel::{DetachedKernel, KernelCheckpoint};
 use crate::protocol::BODY_PROTOCOL_VERSION;
 use crate::protocol::criu::{CheckpointReply, CheckpointRequest};
+use crate::supervise::descendants;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::utsname::uname;
 use nix::unistd::Pid;

@@ -2,19 +2,18 @@
 
 use super::error_text::{CriuFailure, CriuFailureKind, parse_log_failure};
 use crate::companion::kernel::RestoredKernel;
-use crate::companion::supervisor::KERNEL_RESTORED_REPLY;
+use crate::companion::settings::inherited_environment;
+use crate::supervise::{ProcessKind, ProcessStart, Supervisor, SupervisorEvent};
 use nix::fcntl::OFlag;
 use nix::sys::statvfs::statvfs;
-use std::fs;
+use std::ffi::OsString;
+use std::fs::{self, File};
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream as StdStream;
+use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
-use tokio::io::AsyncReadExt;
-use tokio::net::UnixStream;
 use tokio::net::unix::pipe::Receiver;
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -51,8 +50,7 @@ pub(super) struct CriuTool {
 /// A restored process and its supervisor.
 #[derive(Debug)]
 pub(super) struct CriuRestoredProcess {
-    stream: UnixStream,
-    root_pid: i32,
+    supervisor: Supervisor,
     stderr: Receiver,
 }
 
@@ -136,49 +134,50 @@ impl CriuTool {
         images: &Path,
         log: &Path,
     ) -> io::Result<Option<CriuRestoredProcess>> {
-        let (ours, theirs) = StdStream::pair()?;
-        ours.set_nonblocking(true)?;
         let (stderr, write_stderr) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
         let pidfile = self.work_folder.join("restored.pid");
         // criu does not overwrite an existing pid file.
         let _ = fs::remove_file(&pidfile);
-        let mut command = Command::new("/proc/self/exe");
-        command
-            .args(["reaper", "--restore"])
-            .arg(&pidfile)
-            .arg(CRIU_PROGRAM)
-            .arg("restore")
-            .args(CRIU_COMMON_ARGS)
-            .args(["--restore-detached", "--restore-sibling", "--pidfile"])
-            .arg(&pidfile)
-            .arg("--images-dir")
-            .arg(images)
-            .arg("--work-dir")
-            .arg(&self.work_folder)
-            .arg("--log-file")
-            .arg(log)
-            .stdin(OwnedFd::from(theirs))
-            .stdout(Stdio::null())
-            .stderr(write_stderr);
-        let mut supervisor = command.spawn()?;
-        // The command holds the other ends of the sockets.
-        drop(command);
-        let root = supervisor.id();
-        let exited = tokio::spawn(async move { supervisor.wait().await });
-        let mut stream = UnixStream::from_std(ours)?;
-        let reply = timeout(CRIU_TIMEOUT, stream.read_u8()).await;
+        let mut args: Vec<OsString> = vec![CRIU_PROGRAM.into(), "restore".into()];
+        args.extend(CRIU_COMMON_ARGS.map(OsString::from));
+        args.extend(["--restore-detached", "--restore-sibling"].map(OsString::from));
+        for (option, path) in [
+            ("--pidfile", pidfile.as_path()),
+            ("--images-dir", images),
+            ("--work-dir", &self.work_folder),
+            ("--log-file", log),
+        ] {
+            args.extend([option.into(), path.into()]);
+        }
+        let start = ProcessStart {
+            kind: ProcessKind::Restore(pidfile.clone()),
+            program: CRIU_PROGRAM.into(),
+            args,
+            environment: inherited_environment().collect(),
+            max_open_files: None,
+        };
+        let (null, folder) = (
+            File::options().read(true).write(true).open("/dev/null")?,
+            File::open(".")?,
+        );
+        let descriptors = [
+            null.as_fd(),
+            null.as_fd(),
+            write_stderr.as_fd(),
+            folder.as_fd(),
+        ];
+        let mut supervisor = Supervisor::spawn_process(&start, descriptors)?;
+        let event = timeout(CRIU_TIMEOUT, supervisor.next_event()).await;
         let _ = fs::remove_file(&pidfile);
         let _ = fs::remove_file(self.work_folder.join("stats-restore"));
-        let (Some(root), Ok(Ok(KERNEL_RESTORED_REPLY))) = (root, reply) else {
-            // The supervisor ends all its processes when the connection closes. After this wait the caller can try
-            // again.
-            drop(stream);
-            let _ = timeout(CRIU_TIMEOUT, exited).await;
+        if !matches!(event, Ok(SupervisorEvent::Started(_))) {
+            // After the end of all processes the caller can try again.
+            supervisor.kill_tree();
+            let _ = timeout(CRIU_TIMEOUT, supervisor.wait_exit()).await;
             return Ok(None);
-        };
+        }
         Ok(Some(CriuRestoredProcess {
-            stream,
-            root_pid: root.cast_signed(),
+            supervisor,
             stderr: Receiver::from_owned_fd(stderr)?,
         }))
     }
@@ -200,7 +199,7 @@ impl CriuRestoredProcess {
     /// # Errors
     /// When the kernel does not listen on its former socket.
     pub(super) fn connect_kernel(self, socket: PathBuf) -> io::Result<RestoredKernel> {
-        RestoredKernel::connect(self.stream, self.root_pid, socket, self.stderr)
+        RestoredKernel::connect(self.supervisor, socket, self.stderr)
     }
 }
 

@@ -11,6 +11,7 @@ use crate::companion::kernel::{self, KernelCheckpoint, KernelHandle, StopReason}
 use crate::companion::shell::PackedContext;
 use crate::protocol::criu::{CriuRestored, RestoreRequest};
 use crate::protocol::kernel::KernelReport;
+use crate::supervise::descendants;
 use nix::unistd::Pid;
 use osctl_supervise::descendants;
 use serde_json::Value;

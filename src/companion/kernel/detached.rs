@@ -11,12 +11,11 @@
 use super::checkpoint::KernelCheckpoint;
 use super::connection::KernelCounts;
 use super::process::connect_kernel;
-use super::supervisor_client::KernelSupervisor;
 use super::template::{KernelSocket, SpawnedKernel, StderrTail};
 use super::{KernelAnswer, KernelHandle, KernelMessage, KernelRefusal};
+use crate::supervise::Supervisor;
 use std::io;
 use std::path::PathBuf;
-use tokio::net::UnixStream;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::oneshot;
 
@@ -73,20 +72,18 @@ pub(crate) struct RestoredKernel {
 }
 
 impl RestoredKernel {
-    /// Connects with the process. `supervisor` is the connection to its parent, the supervisor `supervisor_pid`;
-    /// `stderr` carries the output of both.
+    /// Connects with the process. `stderr` carries its output.
     ///
     /// # Errors
     /// When no process listens at `socket`.
     pub(crate) fn connect(
-        supervisor: UnixStream,
-        supervisor_pid: i32,
+        supervisor: Supervisor,
         socket: PathBuf,
         stderr: Receiver,
     ) -> io::Result<Self> {
         let spawned = SpawnedKernel {
             stream: connect_kernel(&socket)?,
-            supervisor: KernelSupervisor::new(supervisor, supervisor_pid, None),
+            supervisor,
             socket: KernelSocket::from_path(socket),
             stderr_tail: StderrTail::from_stream(stderr),
         };

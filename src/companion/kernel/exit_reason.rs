@@ -1,7 +1,7 @@
 //! Reasons why runs and processes ended, in the wording that callers read.
 
-use super::supervisor_client::KernelExit;
 use crate::protocol::kernel::RunError;
+use crate::supervise::SupervisedExit;
 use nix::sys::signal::Signal;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -97,22 +97,22 @@ impl ExitHistory {
     }
 
     /// Describes how a kernel ended, as a clause with the kernel as its subject.
-    pub(super) fn describe_exit(&mut self, ended: &KernelExit) -> String {
+    pub(super) fn describe_exit(&mut self, ended: &SupervisedExit) -> String {
         let kills = count_oom_kills(&self.cgroup_folder);
         let by_memory = kills > self.oom_kills;
         self.oom_kills = kills;
         match ended {
-            KernelExit::Code(137) if by_memory => {
+            SupervisedExit::Code(137) if by_memory => {
                 "the kernel ran out of memory and was killed".into()
             }
-            KernelExit::Code(code @ 129..) => {
+            SupervisedExit::Code(code @ 129..) => {
                 let signal = Signal::try_from(i32::from(code - 128));
                 let name = signal.map_or("an unknown signal", |s| s.as_str());
                 format!("the kernel was killed by {name}")
             }
-            KernelExit::Code(code) => format!("the kernel exited with code {code}"),
-            KernelExit::SupervisorKilled => "the kernel's supervisor was killed".into(),
-            KernelExit::NotSpawned(why) => format!("no kernel process was created: {why}"),
+            SupervisedExit::Code(code) => format!("the kernel exited with code {code}"),
+            SupervisedExit::SupervisorKilled => "the kernel's supervisor was killed".into(),
+            SupervisedExit::NotStarted(why) => format!("no kernel process was created: {why}"),
         }
     }
 }

@@ -19,7 +19,6 @@ mod restore_source;
 mod run_count;
 mod run_end;
 mod sessions;
-mod supervisor_client;
 mod task;
 mod template;
 #[cfg(test)]
@@ -34,7 +33,6 @@ pub(crate) use generation_store::stored_sessions;
 pub(crate) use restore_source::RestoreSource;
 pub(crate) use run_count::runs_since;
 pub(crate) use sessions::{KernelSessions, is_session_name};
-pub(crate) use supervisor_client::{SUPERVISOR_END_BYTE, SUPERVISOR_SHUTDOWN_BYTE};
 
 use crate::companion::environment::EnvironmentHandle;
 use crate::companion::runs::{RetainedRuns, RunStore};

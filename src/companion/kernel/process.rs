@@ -3,12 +3,12 @@
 use super::connection::{
     KernelConnection, KernelFrame, KernelQuery, KernelQueryFrame, KernelRequest,
 };
-use super::supervisor_client::{KernelExit, KernelSupervisor};
 use super::template::{KernelSocket, KernelTemplate, SpawnedKernel, StderrTail};
 use crate::companion::pipes::OutputPipes;
 use crate::error::Result;
 use crate::protocol::environment::UserEnvironment;
 use crate::protocol::kernel::OutputStream;
+use crate::supervise::{SupervisedExit, Supervisor, descendants};
 use bytes::BytesMut;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -26,6 +26,9 @@ use tokio::time::{Instant, sleep_until, timeout};
 /// Time from the end of the connection to the exit of a process that exits without a signal from the companion.
 const KERNEL_EXIT_TIMEOUT: Duration = Duration::from_millis(500);
 
+/// Time for an idle kernel to release its resources.
+const KERNEL_TEARDOWN_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// Time in which a kernel must close the connection that it releases.
 const KERNEL_DETACH_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -35,7 +38,7 @@ pub(super) struct KernelProcess {
     session: String,
     is_plain: bool,
     connection_state: KernelConnectionState,
-    supervisor: Option<KernelSupervisor>,
+    supervisor: Option<Supervisor>,
     socket: Option<KernelSocket>,
     first_request: KernelFirstRequest,
     is_ending: bool,
@@ -80,7 +83,7 @@ pub(super) enum ProcessEvent {
     Output(OutputStream, Vec<u8>),
     /// The connection ended or broke, and the process still exists.
     ConnectionLost(String),
-    Exited(KernelExit),
+    Exited(SupervisedExit),
 }
 
 impl KernelProcess {
@@ -123,7 +126,7 @@ impl KernelProcess {
                 KernelConnectionState::Spawning(spawned) => {
                     let spawned = spawned.await;
                     if let Some(reason) = self.accept_spawned(spawned) {
-                        return ProcessEvent::Exited(KernelExit::NotSpawned(reason));
+                        return ProcessEvent::Exited(SupervisedExit::NotStarted(reason));
                     }
                 }
                 KernelConnectionState::AwaitingHello(stream) => {
@@ -186,7 +189,7 @@ impl KernelProcess {
             stderr_tail,
         } = spawned;
         if self.is_ending {
-            supervisor.end_kernel();
+            supervisor.kill_tree();
         }
         (self.supervisor, self.socket) = (Some(supervisor), Some(socket));
         self.stderr_tail = stderr_tail;
@@ -326,15 +329,19 @@ impl KernelProcess {
         let Some(supervisor) = &self.supervisor else {
             return Vec::new();
         };
-        descendants::list_started_since(supervisor.pid, Pid::from_raw(kernel), since)
+        descendants::list_started_since(
+            Pid::from_raw(supervisor.pid()),
+            Pid::from_raw(kernel),
+            since,
+        )
     }
 
     /// Ends the process and all its descendants; the exit follows as an event. A second call does not rely on the
     /// supervisor.
     pub(super) fn end_process(&mut self) {
-        match &self.supervisor {
+        match &mut self.supervisor {
             Some(supervisor) if self.is_ending => supervisor.kill_supervisor(),
-            Some(supervisor) => supervisor.end_kernel(),
+            Some(supervisor) => supervisor.kill_tree(),
             // The process is ended when the template delivers it.
             None => {}
         }
@@ -347,17 +354,15 @@ impl KernelProcess {
 
     /// Ends an idle kernel, which releases its resources before.
     pub(super) fn shut_down(&mut self) {
-        self.supervisor
-            .iter()
-            .for_each(KernelSupervisor::shut_down_kernel);
+        if let Some(supervisor) = &self.supervisor {
+            supervisor.shut_down(KERNEL_TEARDOWN_TIMEOUT);
+        }
         self.is_ending = true;
     }
 
     /// PID of the process that all processes of the kernel descend from.
     pub(super) fn root_pid(&self) -> Option<i32> {
-        self.supervisor
-            .as_ref()
-            .map(|supervisor| supervisor.pid.as_raw())
+        self.supervisor.as_ref().map(Supervisor::pid)
     }
 
     /// Last lines that the kernel wrote outside of cells.
@@ -373,9 +378,9 @@ pub(super) fn connect_kernel(path: &Path) -> io::Result<UnixStream> {
     UnixStream::from_std(stream)
 }
 
-async fn wait_process_exit(supervisor: &mut Option<KernelSupervisor>) -> KernelExit {
+async fn wait_process_exit(supervisor: &mut Option<Supervisor>) -> SupervisedExit {
     match supervisor {
         Some(supervisor) => supervisor.wait_exit().await,
-        None => KernelExit::SupervisorKilled,
+        None => SupervisedExit::SupervisorKilled,
     }
 }

@@ -12,12 +12,12 @@
 
 use super::KernelSettings;
 use super::connection::{encode_frame, frame_codec};
-use super::supervisor_client::KernelSupervisor;
 use crate::companion::settings;
 use crate::error::Result;
 use crate::protocol::BODY_PROTOCOL_VERSION;
 use crate::protocol::hex::hex;
 use crate::protocol::kernel::RunError;
+use crate::supervise::Supervisor;
 use anyhow::{Context, bail};
 use futures_util::StreamExt;
 use nix::fcntl::OFlag;
@@ -65,7 +65,7 @@ pub(super) struct ForkPoolRequest {
 /// A kernel that was just forked or restored, before its first frame.
 #[derive(Debug)]
 pub(super) struct SpawnedKernel {
-    pub(super) supervisor: KernelSupervisor,
+    pub(super) supervisor: Supervisor,
     pub(super) stream: UnixStream,
     pub(super) socket: KernelSocket,
     pub(super) stderr_tail: StderrTail,
@@ -341,7 +341,7 @@ impl TemplateProcess {
             }
         };
         Ok(SpawnedKernel {
-            supervisor: KernelSupervisor::new(
+            supervisor: Supervisor::adopt_supervisor(
                 UnixStream::from_std(ours)?,
                 supervisor_pid,
                 Some(kernel),

@@ -19,7 +19,7 @@ mod terminals;
 pub(crate) use connection::{PtyClient, PtyClientView, PtyConnection, PtyUpdate};
 pub(crate) use device::TerminalSize;
 pub(crate) use output::{PtyChunk, PtyExit, PtyFollower};
-pub(crate) use shell::{PtyStart, spawn_terminal_shell};
+pub(crate) use shell::PtyStart;
 pub(crate) use terminals::PtyTerminals;
 
 use super::settings;
@@ -30,7 +30,8 @@ use clients::PtyConnectionId;
 use device::PtyDevice;
 use output::PtyOutput;
 use owner::PtyOwner;
-use shell::PtyShell;
+use shell::spawn_shell;
+use std::io;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -177,12 +178,9 @@ pub(crate) struct PtyTerminal {
 
 impl PtyTerminal {
     fn start(id: String, start: &PtyStart, idle: Duration) -> Result<Self, PtyRefusal> {
-        let refuse = |error: anyhow::Error| PtyRefusal::ShellNotStarted(format!("{error:#}"));
-        let (device, theirs) = PtyDevice::open(start.size).map_err(|e| refuse(e.into()))?;
-        let parts = (
-            device,
-            PtyShell::start_shell(theirs, start).map_err(refuse)?,
-        );
+        let refuse = |error: io::Error| PtyRefusal::ShellNotStarted(error.to_string());
+        let (device, theirs) = PtyDevice::open(start.size).map_err(refuse)?;
+        let parts = (device, spawn_shell(theirs, start).map_err(refuse)?);
         let size = start.size;
         let (view, seen) = watch::channel(PtyView {
             client_count: 0,

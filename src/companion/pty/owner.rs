@@ -8,11 +8,11 @@ use super::device::{PtyDevice, TerminalSize};
 use super::flow_control::PtyFlowControl;
 use super::output::{PtyExit, PtyOutput};
 use super::screen::PtyScreen;
-use super::shell::PtyShell;
 use super::{
     PtyAttachReply, PtyAttachRequest, PtyConnectionStatus, PtyDisconnectReason, PtyMessage, PtyView,
 };
 use crate::protocol::pty::TerminalEndReason;
+use crate::supervise::{SupervisedExit, Supervisor};
 use bytes::{Buf, Bytes};
 use std::collections::{BTreeMap, VecDeque};
 use std::future::pending;
@@ -22,6 +22,9 @@ use tokio::time::{Instant, sleep_until};
 
 /// Maximum bytes of waiting input; a client that sends more ignores the status it gets.
 const MAX_PENDING_INPUT_BYTES: usize = 1 << 20;
+
+/// Time for a shell to end after its device was closed, until its supervisor kills it.
+const PTY_SHELL_TEARDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Maximum time for a shell to end after a request, including the timeout of its supervisor.
 const PTY_SHELL_EXIT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -34,7 +37,7 @@ const PTY_DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
 pub(super) struct PtyOwner {
     /// `None` once the end of the terminal was requested: closing the device hangs up the shell.
     device: Option<PtyDevice>,
-    shell: PtyShell,
+    shell: Supervisor,
     output: PtyOutput,
     view: watch::Sender<PtyView>,
     clients: PtyClients,
@@ -57,14 +60,14 @@ enum PtyEvent {
     HandlesDropped,
     OutputRead(Vec<u8>),
     InputWritten(usize),
-    ShellExited(u8),
+    ShellExited(SupervisedExit),
     /// A deadline has passed.
     DeadlinePassed,
 }
 
 impl PtyOwner {
     pub(super) fn new(
-        (device, shell): (PtyDevice, PtyShell),
+        (device, shell): (PtyDevice, Supervisor),
         output: PtyOutput,
         view: watch::Sender<PtyView>,
         size: TerminalSize,
@@ -108,8 +111,13 @@ impl PtyOwner {
                     self.mark_used();
                 }
                 PtyEvent::InputWritten(length) => self.record_written_input(length),
-                PtyEvent::ShellExited(code) => {
-                    self.exit_code = Some(code);
+                PtyEvent::ShellExited(exit) => {
+                    if let SupervisedExit::NotStarted(why) = &exit {
+                        let text = format!("the shell can't be started: {why}\r\n");
+                        self.screen.process_output(text.as_bytes());
+                        self.output.push(text.as_bytes());
+                    }
+                    self.exit_code = Some(exit.code());
                     self.deadline = Some(Instant::now() + PTY_DRAIN_TIMEOUT);
                 }
                 PtyEvent::DeadlinePassed => self.handle_deadlines(),
@@ -144,7 +152,7 @@ impl PtyOwner {
         let end = async {
             match self.exit_code {
                 Some(_) => pending().await,
-                None => self.shell.wait_for_exit().await,
+                None => self.shell.wait_exit().await,
             }
         };
         let wake = async {
@@ -159,7 +167,7 @@ impl PtyOwner {
             output = show => PtyEvent::OutputRead(output.unwrap_or_default()),
             // Input that can't be written has no reader any more.
             written = write => PtyEvent::InputWritten(written.unwrap_or(usize::MAX)),
-            code = end => PtyEvent::ShellExited(code),
+            exit = end => PtyEvent::ShellExited(exit),
             () = wake => PtyEvent::DeadlinePassed,
         }
     }
@@ -347,7 +355,7 @@ impl PtyOwner {
             self.deadline = None;
             match self.exit_code {
                 Some(_) => self.device = None,
-                None => self.shell.kill_tree(),
+                None => self.shell.kill_supervisor(),
             }
         }
         let last_used = self.view.borrow().last_used;
@@ -364,7 +372,7 @@ impl PtyOwner {
         // Closing the device hangs up the shell and its processes, as closing a window does.
         self.device = None;
         self.pending_input.clear();
-        self.shell.hang_up();
+        self.shell.shut_down(PTY_SHELL_TEARDOWN_TIMEOUT);
         self.deadline = Some(Instant::now() + PTY_SHELL_EXIT_TIMEOUT);
     }
 

@@ -2,8 +2,8 @@
 //!
 //! Each service has one task, the [`service_task`], which alone owns its process. [`policy`], a pure function, decides
 //! when the service runs. A function of the caller ([`RunServiceProbe`]) asks the service whether it is ready. Its
-//! output goes to the container's log under its name. Its descendants end with it, because it runs below a supervisor
-//! (see `companion::supervisor`).
+//! output goes to the container's log under its name. Its descendants end with it, because it runs beneath a supervisor
+//! (see `crate::supervise`).
 //!
 //! [`Services`] is the handle: a client declares its need with [`Services::set_need`] and waits with
 //! [`Services::wait_ready`]. The reason for a need is not part of this module.
@@ -15,9 +15,9 @@ mod process;
 mod service_task;
 
 pub(crate) use declaration::{ServiceDeclarations, ServiceNeed, ServiceProbe};
-pub(crate) use process::spawn_service;
 
 use crate::protocol::service::ServiceStatus;
+use crate::supervise::descendants;
 use declaration::ServiceDeclaration;
 use futures_util::future::BoxFuture;
 use nix::unistd::Pid;
@@ -50,7 +50,7 @@ pub(crate) struct ServiceView {
     /// A user has ended the service.
     pub(crate) finished: bool,
     /// Pid of the supervisor below which the processes of the service run, while they do.
-    supervisor_pid: Option<u32>,
+    supervisor_pid: Option<i32>,
 }
 
 /// A service and the channel of its state.
@@ -273,9 +273,7 @@ impl Services {
         let supervisors = self
             .own_slots(need)
             .filter_map(|slot| slot.view.borrow().supervisor_pid);
-        let supervisors: Vec<Pid> = supervisors
-            .map(|pid| Pid::from_raw(pid.cast_signed()))
-            .collect();
+        let supervisors: Vec<Pid> = supervisors.map(Pid::from_raw).collect();
         // The scan covers thousands of files. If it fails, the file counts as open.
         let found = spawn_blocking(move || {
             let mut supervisors = supervisors.into_iter();

@@ -3,8 +3,9 @@
 use super::declaration::{ServiceDeclaration, ServiceNeed, ServiceRestartPolicy};
 use super::log_lines::ServiceLog;
 use super::policy::{ServiceAction, ServiceEvent, ServiceState};
-use super::process::ServiceProcess;
+use super::process::spawn_service;
 use super::{RunServiceProbe, ServiceView};
+use crate::supervise::{SupervisedExit, Supervisor};
 use std::collections::BTreeSet;
 use std::future::pending;
 use std::sync::Arc;
@@ -14,6 +15,9 @@ use tokio::time::{Instant, timeout};
 
 /// How long a service may take to become ready.
 const SERVICE_START_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Time limit of a supervisor to kill its processes; a supervisor that exceeds the limit is killed.
+const SERVICE_REAP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time between two probes; many services are ready after a few of them.
 const SERVICE_PROBE_INTERVAL: Duration = Duration::from_millis(10);
@@ -39,7 +43,7 @@ pub(super) struct ServiceTask {
     silence: Arc<Notify>,
     view: watch::Sender<ServiceView>,
     state: ServiceState,
-    process: Option<ServiceProcess>,
+    process: Option<Supervisor>,
     /// The dependencies' start counts when this process started.
     dependency_start_count: u64,
     started: Instant,
@@ -102,7 +106,7 @@ impl ServiceTask {
         // The channel carries no messages; it closes when the last sender is dropped.
         while self.shutdown_order.dependents_ended.recv().await.is_some() {}
         if let Some(mut process) = self.process.take() {
-            process.request_shutdown();
+            process.shut_down(self.declaration.grace);
             process.wait_exit().await;
         }
     }
@@ -152,13 +156,13 @@ impl ServiceTask {
         let start_deadline = self.started + SERVICE_START_TIMEOUT;
         tokio::select! {
             biased;
-            end = wait_exit(&mut self.process) => Some(self.handle_exit(end)),
+            end = wait_exit(&mut self.process) => Some(self.handle_exit(&end)),
             () = wait_input_change(&mut self.needs, &mut self.dependencies) => None,
             () = wait_deadline(self.deadline) => {
                 self.deadline = None;
                 match &mut self.process {
                     Some(process) => {
-                        process.kill_tree();
+                        process.kill_supervisor();
                         None
                     }
                     None => Some(ServiceEvent::BackOffElapsed),
@@ -170,13 +174,16 @@ impl ServiceTask {
         }
     }
 
-    fn handle_exit(&mut self, code: u8) -> ServiceEvent {
+    fn handle_exit(&mut self, exit: &SupervisedExit) -> ServiceEvent {
         self.process = None;
         self.deadline = None;
-        let is_user_exit = code == 0 && self.declaration.restart == ServiceRestartPolicy::OnFailure;
-        self.last_exit = match code {
-            129.. => format!("ended by signal {}", code - 128),
-            _ => format!("ended with exit code {code}"),
+        let is_user_exit =
+            exit.code() == 0 && self.declaration.restart == ServiceRestartPolicy::OnFailure;
+        self.last_exit = match exit {
+            SupervisedExit::Code(code @ 129..) => format!("ended by signal {}", code - 128),
+            SupervisedExit::Code(code) => format!("ended with exit code {code}"),
+            SupervisedExit::SupervisorKilled => "ended, because its supervisor was killed".into(),
+            SupervisedExit::NotStarted(why) => format!("can't be started: {why}"),
         };
         if !matches!(self.state, ServiceState::Stopping { .. }) {
             tracing::warn!("{}: {}", self.declaration.name, self.last_exit);
@@ -196,10 +203,11 @@ impl ServiceTask {
             ServiceAction::NoAction => {}
             ServiceAction::Start => self.start_process(),
             ServiceAction::Stop => {
-                self.deadline = Some(Instant::now() + self.declaration.grace);
-                self.process
-                    .iter()
-                    .for_each(ServiceProcess::request_shutdown);
+                let grace = self.declaration.grace;
+                self.deadline = Some(Instant::now() + grace + SERVICE_REAP_TIMEOUT);
+                if let Some(process) = &self.process {
+                    process.shut_down(grace);
+                }
             }
             ServiceAction::Kill => {
                 if event == ServiceEvent::StartTimedOut {
@@ -210,7 +218,7 @@ impl ServiceTask {
                     // The reset keeps the timeout from firing again; the task waits for the end.
                     self.started = Instant::now();
                 }
-                self.process.iter().for_each(ServiceProcess::kill_tree);
+                self.process.iter().for_each(Supervisor::kill_tree);
             }
             ServiceAction::BackOff(pause) => self.deadline = Some(Instant::now() + pause),
         }
@@ -237,14 +245,14 @@ impl ServiceTask {
             ServiceState::Starting { failures } => failures,
             _ => 0,
         };
-        match ServiceProcess::start(&self.declaration, failures) {
+        match spawn_service(&self.declaration, failures) {
             Ok((process, output)) => {
                 tracing::info!("{}: started", self.declaration.name);
                 tokio::spawn(ServiceLog::new(&self.declaration.name).follow_output(output));
                 self.process = Some(process);
             }
             Err(error) => {
-                self.last_exit = format!("{error:#}");
+                self.last_exit = format!("can't be started: {error}");
                 tracing::warn!("{}: {}", self.declaration.name, self.last_exit);
                 self.apply_event(ServiceEvent::Exited {
                     uptime: Duration::ZERO,
@@ -271,15 +279,12 @@ impl ServiceTask {
             detail,
             idle: matches!(self.state, ServiceState::Off | ServiceState::Finished),
             finished: self.state == ServiceState::Finished,
-            supervisor_pid: self
-                .process
-                .as_ref()
-                .and_then(ServiceProcess::supervisor_pid),
+            supervisor_pid: self.process.as_ref().map(Supervisor::pid),
         });
     }
 }
 
-async fn wait_exit(process: &mut Option<ServiceProcess>) -> u8 {
+async fn wait_exit(process: &mut Option<Supervisor>) -> SupervisedExit {
     match process {
         Some(process) => process.wait_exit().await,
         None => pending().await,

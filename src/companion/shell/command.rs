@@ -5,23 +5,26 @@ use super::command_run::{CommandReport, CommandRun};
 use super::context::{CONTEXT_EXIT_SCRIPT, ShellContext};
 use super::context_exit::with_context_exit;
 use super::jobs::BackgroundJob;
+use super::retained_context::InheritedEnvironment;
 use crate::companion::pipes::OutputPipes;
 use crate::companion::runs::SpillFiles;
-use crate::companion::settings;
+use crate::companion::settings::inherited_environment;
 use crate::error::Result;
 use crate::protocol::environment::UserEnvironment;
 use crate::protocol::kernel::{OutputStream, RunError, RunEventKind, RunStatus};
+use crate::supervise::{ProcessKind, ProcessStart, Supervisor, SupervisorEvent};
+use anyhow::Context;
 use bytes::Bytes;
 use nix::fcntl::OFlag;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::Signal;
 use nix::unistd::pipe2;
-use osctl_supervise::{CommandSupervisor, CommandSupervisorEvent, encode_command};
+use std::ffi::OsString;
 use std::fs::File;
 use std::future::pending;
 use std::io::{self, Read, Seek, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
@@ -90,7 +93,7 @@ pub(super) struct CommandOwner {
     shells: Shells,
     run: Arc<CommandRun>,
     context: ShellContext,
-    supervisor: CommandSupervisor,
+    supervisor: Supervisor,
     stop_requests: mpsc::Receiver<CommandStopReason>,
     input: Option<mpsc::Receiver<Bytes>>,
     /// The task that writes the command's stdin.
@@ -111,7 +114,7 @@ struct CommandFiles {
 enum CommandEnd {
     /// `has_background`: background processes are still running; always `false` for a command that was stopped.
     Code {
-        code: i32,
+        code: u8,
         has_background: bool,
     },
     NotStarted(i32),
@@ -126,7 +129,8 @@ impl CommandOwner {
         stop_requests: mpsc::Receiver<CommandStopReason>,
         input: Option<mpsc::Receiver<Bytes>>,
     ) -> Result<Self> {
-        let supervisor = shells.supervisor_pool.take_or_spawn()?;
+        let supervisor = shells.supervisor_pool.take_or_spawn();
+        let supervisor = supervisor.context("the command's supervisor can't be started")?;
         Ok(Self {
             shells,
             run,
@@ -139,7 +143,7 @@ impl CommandOwner {
     }
 
     pub(super) async fn run(mut self) {
-        let mut shared = match self.start_command().await {
+        let mut shared = match self.start_command() {
             Ok(shared) => shared,
             Err(error) => {
                 let error = command_error(
@@ -162,7 +166,7 @@ impl CommandOwner {
                     Some(_) => (RunStatus::Interrupted, -1),
                     None => {
                         self.adopt_context(&mut shared.context_file);
-                        (RunStatus::Completed, code)
+                        (RunStatus::Completed, code.into())
                     }
                 };
                 self.finish_run(
@@ -237,7 +241,7 @@ impl CommandOwner {
                             deadline = None;
                         }
                         _ => {
-                            self.supervisor.end_all();
+                            self.supervisor.kill_tree();
                             is_made_to = true;
                             deadline = Some(Instant::now() + COMMAND_STOP_TIMEOUT);
                         }
@@ -245,12 +249,12 @@ impl CommandOwner {
                     continue;
                 }
                 event = self.supervisor.next_event() => match event {
-                    CommandSupervisorEvent::Started(pid) => {
+                    SupervisorEvent::Started(pid) => {
                         self.run.mark_started(pid.cast_unsigned().into());
                         continue;
                     }
-                    CommandSupervisorEvent::Failed(errno) => return (CommandEnd::NotStarted(errno), stop),
-                    CommandSupervisorEvent::Ended { code, has_background: true } if stop.is_some() && ended.is_none() => {
+                    SupervisorEvent::NotStarted(errno) => return (CommandEnd::NotStarted(errno), stop),
+                    SupervisorEvent::Ended { code, has_background: true } if stop.is_some() && ended.is_none() => {
                         ended = Some(code);
                         // Background processes ignore an interrupt.
                         if stop == Some(CommandStopReason::Requested) {
@@ -258,12 +262,12 @@ impl CommandOwner {
                         }
                         continue;
                     }
-                    CommandSupervisorEvent::Ended { code, has_background } => {
+                    SupervisorEvent::Ended { code, has_background } => {
                         let code = ended.unwrap_or(code);
                         let has_background = has_background && stop.is_none();
                         return (CommandEnd::Code { code, has_background }, stop);
                     }
-                    CommandSupervisorEvent::AllExited => return match ended {
+                    SupervisorEvent::AllExited => return match ended {
                         Some(code) => (CommandEnd::Code { code, has_background: false }, stop),
                         None => (CommandEnd::SupervisorKilled, stop),
                     },
@@ -362,7 +366,7 @@ impl CommandOwner {
         self.run.finish(status, report);
     }
 
-    async fn start_command(&mut self) -> io::Result<CommandFiles> {
+    fn start_command(&mut self) -> io::Result<CommandFiles> {
         let context_file = create_memory_file(b"")?;
         let exit_script = create_memory_file(CONTEXT_EXIT_SCRIPT.as_bytes())?;
         let (exit_path, output_path) = (proc_fd_path(&exit_script), proc_fd_path(&context_file));
@@ -379,24 +383,23 @@ impl CommandOwner {
             false => with_context_exit(&request.command, &exit_path, &output_path),
         };
         let mut environment = match self.context.is_fresh() {
-            true => initial_environment(&request.session, self.context.environment())
-                .map(|(name, value)| [name, value].join(&b'='))
-                .collect(),
+            true => initial_environment(&request.session, self.context.environment()).collect(),
             false => Vec::new(),
         };
-        environment.push(format!("BASH_ENV={}", proc_fd_path(&script)).into_bytes());
+        environment.push(("BASH_ENV".into(), proc_fd_path(&script).into()));
         let (out, out_end) = pipe2(OFlag::O_CLOEXEC)?;
         let (err, err_end) = pipe2(OFlag::O_CLOEXEC)?;
         let stdin = self.open_stdin()?;
-        let bash = self.shells.settings.bash.as_os_str().as_bytes();
-        let order = encode_command(&[bash, b"bash", b"-c", text.as_bytes()], &environment);
-        let ends = [
-            stdin.as_raw_fd(),
-            out_end.as_raw_fd(),
-            err_end.as_raw_fd(),
-            self.context.folder.as_raw_fd(),
-        ];
-        self.supervisor.send_command(&order, ends).await?;
+        let start = ProcessStart {
+            kind: ProcessKind::Command,
+            program: self.shells.settings.bash.clone().into(),
+            args: vec!["bash".into(), "-c".into(), text.into()],
+            environment,
+            max_open_files: None,
+        };
+        let folder = self.context.folder.as_fd();
+        let descriptors = [stdin.as_fd(), out_end.as_fd(), err_end.as_fd(), folder];
+        self.supervisor.start_process(&start, descriptors)?;
         scripts.extend([exit_script, script]);
         Ok(CommandFiles {
             pipes: OutputPipes::open([out, err])?,
@@ -437,25 +440,22 @@ impl CommandOwner {
     }
 }
 
-/// The environment of the companion, without the variables that the engine passes to the companion alone, and the
-/// user's variables.
+/// The variables of a session's first command; the last one of equal names counts.
 pub(super) fn initial_environment(
     session: &str,
     user: &UserEnvironment,
-) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
-    let own = std::env::vars_os().filter(|(name, _)| {
-        let is_replaced = name.to_str().is_some_and(|name| user.0.contains_key(name));
-        !is_replaced
-            && !settings::COMPANION_ONLY_VARIABLES
-                .iter()
-                .any(|secret| name == secret)
-    });
+) -> impl Iterator<Item = (OsString, OsString)> {
     let user = user.0.iter();
-    let user = user.map(|(name, value)| (name.clone().into_bytes(), value.clone().into_bytes()));
-    let session = (b"OSCTL_SESSION".to_vec(), session.as_bytes().to_vec());
-    own.map(|(name, value)| (name.into_vec(), value.into_vec()))
-        .chain(user)
-        .chain([session])
+    let user = user.map(|(name, value)| (name.into(), value.into()));
+    let session = ("OSCTL_SESSION".into(), session.into());
+    inherited_environment().chain(user).chain([session])
+}
+
+/// The same variables, by name.
+pub(super) fn initial_variables(session: &str, user: &UserEnvironment) -> InheritedEnvironment {
+    let all = initial_environment(session, user);
+    all.map(|(name, value)| (name.into_vec(), value.into_vec()))
+        .collect()
 }
 
 /// A file that exists only in memory.

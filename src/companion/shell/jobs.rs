@@ -4,10 +4,9 @@ use super::command::sleep_until_deadline;
 use super::command_run::CommandRun;
 use crate::companion::pipes::OutputPipes;
 use crate::protocol::shell::{JobInfo, JobProcess};
+use crate::supervise::{Supervisor, SupervisorEvent, descendants};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
-use osctl_supervise::descendants;
-use osctl_supervise::{CommandSupervisor, CommandSupervisorEvent};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
@@ -29,7 +28,7 @@ const JOB_STOP_TIMEOUT: Duration = Duration::from_secs(2);
 /// The remaining processes of one command.
 #[derive(Debug)]
 pub(super) struct BackgroundJob {
-    supervisor: CommandSupervisor,
+    supervisor: Supervisor,
     pipes: OutputPipes,
     entry: JobEntry,
 }
@@ -57,7 +56,7 @@ struct JobHandle {
 pub(super) struct ShellJobs(Arc<Mutex<BTreeMap<i32, JobHandle>>>);
 
 impl BackgroundJob {
-    pub(super) fn new(run: &CommandRun, supervisor: CommandSupervisor, pipes: OutputPipes) -> Self {
+    pub(super) fn new(run: &CommandRun, supervisor: Supervisor, pipes: OutputPipes) -> Self {
         Self {
             supervisor,
             pipes,
@@ -83,17 +82,17 @@ impl BackgroundJob {
                     match end {
                         Some(end) => waiters.push(end),
                         // All handles are dropped: the companion ends.
-                        None => return self.supervisor.end_all(),
+                        None => return self.supervisor.kill_tree(),
                     }
                     continue;
                 }
                 () = sleep_until_deadline(deadline) => {
                     deadline = None;
-                    self.supervisor.end_all();
+                    self.supervisor.kill_tree();
                     continue;
                 }
                 event = self.supervisor.next_event() => match event {
-                    CommandSupervisorEvent::AllExited => break,
+                    SupervisorEvent::AllExited => break,
                     _ => continue,
                 },
                 piece = self.pipes.next_piece() => piece,
@@ -113,7 +112,7 @@ impl BackgroundJob {
 impl ShellJobs {
     pub(super) fn add_job(&self, background: BackgroundJob) {
         let (end, ends) = mpsc::channel(4);
-        let pid = background.supervisor.pid;
+        let pid = background.supervisor.pid();
         let handle = JobHandle {
             entry: background.entry.clone(),
             end_requests: end,

@@ -1,6 +1,6 @@
 //! Commands in bash, and the context that each session keeps between commands.
 //!
-//! [`Shells`] is the handle. Every command has a supervisor process (`osctl_supervise`), a bash process, and a task that
+//! [`Shells`] is the handle. Every command has a supervisor process (`crate::supervise`), a bash process, and a task that
 //! owns both ([`command`]). Commands of one session may run at the same time: each starts with the current context
 //! ([`context`]), and the last one to end stores its own. Processes that commands leave in the background are jobs
 //! ([`jobs`]).
@@ -18,7 +18,6 @@ pub(crate) use command_run::{CommandReport, CommandRun};
 pub(crate) use context::PackedContext;
 pub(crate) use environment::EnvironmentVariables;
 pub(crate) use jobs::EndedJob as JobEnded;
-pub(crate) use osctl_supervise::supervise_command;
 pub(crate) use retained_context::RetainedContext;
 pub(crate) use stdin::CommandStdin;
 
@@ -26,12 +25,12 @@ use super::runs::{RetainedRuns, RunIdConflict, RunNotRecorded, RunRegistry, RunS
 use crate::companion::environment::EnvironmentHandle;
 use crate::protocol::kernel::RunStatus;
 use crate::protocol::shell::{JobInfo, ShellRequest};
+use crate::supervise::SupervisorPool;
 use bytes::Bytes;
 use command::{CommandOwner, CommandStopReason};
 use context::{ShellContext, ShellFolder};
 use environment::ExportScript;
 use jobs::ShellJobs;
-use osctl_supervise::client::SupervisorPool;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -371,7 +370,7 @@ impl Shells {
         let contexts = self.contexts.lock().clone();
         let retain = |(session, context): (String, ShellContext)| {
             let user = context.bash_environment();
-            let environment = command::initial_environment(&session, user).collect();
+            let environment = command::initial_variables(&session, user);
             (
                 session,
                 RetainedContext::from_context(&context, &environment),
@@ -384,7 +383,7 @@ impl Shells {
     pub(crate) fn restore_contexts(&self, all: BTreeMap<String, RetainedContext>) {
         for (session, retained) in all {
             let user = self.settings.environment.current();
-            let environment = command::initial_environment(&session, &user).collect();
+            let environment = command::initial_variables(&session, &user);
             match retained.restore_context(&environment, &self.settings.cwd) {
                 Ok(context) => {
                     let context = context.with_restored_environment(user);

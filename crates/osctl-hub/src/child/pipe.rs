@@ -31,8 +31,7 @@ impl ServerPipe {
                 let log = spec.log.clone();
                 let user = spec.context.user_environment();
                 let env = server_environment(&spec.inherited_environment, env, &user);
-                let process =
-                    ServerProcess::start(command, args, &env, cwd.as_deref(), log).await?;
+                let process = ServerProcess::start(command, args, env, cwd.as_deref(), log).await?;
                 Ok(Self::Process(Box::new(process)))
             }
             ServerTransport::Remote { url, headers } => {

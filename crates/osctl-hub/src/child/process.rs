@@ -8,13 +8,12 @@ use bytes::{Buf, Bytes, BytesMut};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::unistd::pipe2;
 use osctl_protocol::environment::UserEnvironment;
-use osctl_supervise::{CommandSupervisor, CommandSupervisorEvent, encode_command};
+use osctl_supervise::{ProcessKind, ProcessStart, Supervisor, SupervisorEvent};
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +34,7 @@ const MCP_SUPERVISOR_EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct ServerProcess {
-    supervisor: CommandSupervisor,
+    supervisor: Supervisor,
     pub(super) pid: i32,
     stdin: Option<Sender>,
     stdout: Option<Receiver>,
@@ -55,7 +54,7 @@ impl ServerProcess {
     pub(super) async fn start(
         command: &str,
         args: &[String],
-        environment: &[Vec<u8>],
+        environment: Vec<(OsString, OsString)>,
         cwd: Option<&Path>,
         log: Arc<McpServerLog>,
     ) -> Result<Self> {
@@ -70,20 +69,29 @@ impl ServerProcess {
             // A smaller pipe works, too.
             let _ = fcntl(pipe, FcntlArg::F_SETPIPE_SZ(STDIO_PIPE_BYTES));
         }
-        let mut arguments = vec![command.as_bytes(), command.as_bytes()];
-        arguments.extend(args.iter().map(String::as_bytes));
-        let mut supervisor = CommandSupervisor::spawn_supervisor()?;
-        let order = encode_command(&arguments, environment);
-        let ends = [&stdin_end, &stdout_end, &stderr_end].map(|end: &OwnedFd| end.as_raw_fd());
-        let ends = [ends[0], ends[1], ends[2], folder.as_fd().as_raw_fd()];
-        supervisor.send_command(&order, ends).await?;
+        let args = args.iter().map(String::as_str);
+        let start = ProcessStart {
+            kind: ProcessKind::Service,
+            program: command.into(),
+            args: [command]
+                .into_iter()
+                .chain(args)
+                .map(OsString::from)
+                .collect(),
+            environment,
+            max_open_files: None,
+        };
+        let ends = [&stdin_end, &stdout_end, &stderr_end].map(AsFd::as_fd);
+        let descriptors = [ends[0], ends[1], ends[2], folder.as_fd()];
+        let mut supervisor = Supervisor::spawn_process(&start, descriptors)
+            .context("its supervisor can't be started")?;
         let pid = match supervisor.next_event().await {
-            CommandSupervisorEvent::Started(pid) => pid,
-            CommandSupervisorEvent::Failed(number) => {
+            SupervisorEvent::Started(pid) => pid,
+            SupervisorEvent::NotStarted(number) => {
                 let why = io::Error::from_raw_os_error(number);
                 anyhow::bail!("`{command}` can't be started: {why}");
             }
-            CommandSupervisorEvent::Ended { .. } | CommandSupervisorEvent::AllExited => {
+            SupervisorEvent::Ended { .. } | SupervisorEvent::AllExited => {
                 anyhow::bail!("its supervisor ended")
             }
         };
@@ -162,12 +170,12 @@ impl ServerProcess {
                 () = wait_readable(self.stdout.as_ref()) => drop(self.read_stdout()),
                 () = wait_writable(self.stdin.as_ref(), !self.write_queue.is_empty()) => self.flush_write_queue(),
                 event = self.supervisor.next_event() => match event {
-                    CommandSupervisorEvent::Ended { code, .. } => {
+                    SupervisorEvent::Ended { code, .. } => {
                         while self.read_stdout() {}
                         self.exit_reason = Some(exit_text(code));
                     }
-                    CommandSupervisorEvent::AllExited => return ServerPipeEvent::Ended("its supervisor ended".into()),
-                    CommandSupervisorEvent::Started(_) | CommandSupervisorEvent::Failed(_) => {}
+                    SupervisorEvent::AllExited => return ServerPipeEvent::Ended("its supervisor ended".into()),
+                    SupervisorEvent::Started(_) | SupervisorEvent::NotStarted(_) => {}
                 },
             }
         }
@@ -215,18 +223,17 @@ impl ServerProcess {
                 tokio::select! {
                     () = wait_readable(self.stdout.as_ref()) => { self.read_stdout(); self.read_buffer.clear(); }
                     event = self.supervisor.next_event() => match event {
-                        CommandSupervisorEvent::Ended { .. } | CommandSupervisorEvent::AllExited => return,
-                        CommandSupervisorEvent::Started(_) | CommandSupervisorEvent::Failed(_) => {}
+                        SupervisorEvent::Ended { .. } | SupervisorEvent::AllExited => return,
+                        SupervisorEvent::Started(_) | SupervisorEvent::NotStarted(_) => {}
                     },
                 }
             }
         };
         // In both cases the supervisor now ends the processes that are left.
         let _ = timeout(MCP_SERVER_EXIT_TIMEOUT, exited).await;
-        self.supervisor.end_all();
-        let exited = async {
-            while self.supervisor.next_event().await != CommandSupervisorEvent::AllExited {}
-        };
+        self.supervisor.kill_tree();
+        let exited =
+            async { while self.supervisor.next_event().await != SupervisorEvent::AllExited {} };
         if timeout(MCP_SUPERVISOR_EXIT_TIMEOUT, exited).await.is_err() {
             self.supervisor.kill_supervisor();
         }
@@ -248,25 +255,19 @@ async fn wait_writable(pipe: Option<&Sender>, is_wanted: bool) {
     }
 }
 
-/// The inherited variables, the user's variables, and those of the server's configuration. The last one of equal names
+/// The inherited variables, the user's variables, and those of the server's configuration; the last one of equal names
 /// counts.
 pub(super) fn server_environment(
     inherited: &[(OsString, OsString)],
     own: &BTreeMap<String, String>,
     user: &UserEnvironment,
-) -> Vec<Vec<u8>> {
-    let own: BTreeMap<&String, &String> = user.0.iter().chain(own).collect();
-    let inherited = inherited
-        .iter()
-        .filter(|(name, _)| !own.contains_key(&name.to_string_lossy().into_owned()));
-    let inherited = inherited.map(|(name, value)| [name.as_bytes(), value.as_bytes()].join(&b'='));
-    let own = own
-        .iter()
-        .map(|(name, value)| format!("{name}={value}").into_bytes());
-    inherited.chain(own).collect()
+) -> Vec<(OsString, OsString)> {
+    let set = user.0.iter().chain(own);
+    let set = set.map(|(name, value)| (name.into(), value.into()));
+    inherited.iter().cloned().chain(set).collect()
 }
 
-fn exit_text(code: i32) -> String {
+fn exit_text(code: u8) -> String {
     match code {
         ..=128 => format!("it exited with code {code}"),
         signal => format!("it was killed by signal {}", signal - 128),

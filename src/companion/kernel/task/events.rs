@@ -10,9 +10,9 @@ use crate::companion::kernel::policy::{
 };
 use crate::companion::kernel::process::ProcessEvent;
 use crate::companion::kernel::run_end::KernelEnd;
-use crate::companion::kernel::supervisor_client::KernelExit;
 use crate::protocol::BODY_PROTOCOL_VERSION;
 use crate::protocol::kernel::{KernelReport, OutputStream, RunEventKind};
+use crate::supervise::SupervisedExit;
 use tokio::time::Instant;
 
 /// Maximum bytes of output between two runs that are logged.
@@ -215,7 +215,7 @@ impl KernelOwner {
         }
     }
 
-    async fn handle_exit(&mut self, ended: &KernelExit) {
+    async fn handle_exit(&mut self, ended: &SupervisedExit) {
         self.drain_output().await;
         let kernel = &mut self.kernel;
         let process = kernel.process.take();

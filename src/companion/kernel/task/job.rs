@@ -6,7 +6,7 @@ use crate::companion::kernel::exit_reason::StopReason;
 use crate::companion::kernel::{KernelAnswer, KernelMessage, KernelRefusal, KernelRun};
 use crate::companion::runs::SpillFiles;
 use crate::protocol::kernel::RunError;
-use osctl_supervise::descendants;
+use crate::supervise::descendants;
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;

@@ -5,6 +5,7 @@ use super::harness::{OwnerHarness, advance, advance_seconds, describe_run, settl
 use crate::companion::kernel::KernelRefusal;
 use crate::companion::kernel::connection::{KernelQuery, encode_frame};
 use crate::protocol::kernel::Execute;
+use crate::supervise::SupervisorRequest;
 use serde_json::{Value, json};
 use std::fs;
 use std::time::Duration;
@@ -140,7 +141,7 @@ async fn an_idle_kernel_that_does_not_answer_a_probe_is_replaced() {
 async fn a_kernel_that_is_killed_and_stays_loses_its_supervisor() {
     let (harness, mut kernel) = OwnerHarness::start_ready().await;
     let restart = harness.restart().await;
-    assert_eq!(kernel.next_command().await, Some('T'));
+    assert_eq!(kernel.next_command().await, Some(SupervisorRequest::Kill));
     advance_seconds(2).await;
     kernel.wait_killed().await;
     kernel.kill_supervisor().await;

@@ -4,11 +4,11 @@
 use super::harness::settle;
 use crate::companion::kernel::connection::{encode_frame, frame_codec};
 use crate::companion::kernel::detached::RestoredKernel;
-use crate::companion::kernel::supervisor_client::KernelSupervisor;
 use crate::companion::kernel::template::{
     ForkPoolRequest, KernelSocket, SpawnedKernel, StderrTail,
 };
 use crate::protocol::BODY_PROTOCOL_VERSION;
+use crate::supervise::{Supervisor, SupervisorEvent, SupervisorFrame, SupervisorRequest};
 use futures_util::{FutureExt, StreamExt};
 use nix::fcntl::OFlag;
 use nix::sys::signal::{SigHandler, Signal, signal};
@@ -78,7 +78,7 @@ impl FakeKernel {
             execution_count: 0,
         };
         let spawned = SpawnedKernel {
-            supervisor: KernelSupervisor::new(theirs, pid, None),
+            supervisor: Supervisor::adopt_supervisor(theirs, pid, None),
             stream,
             socket: KernelSocket::from_path(socket),
             stderr_tail,
@@ -187,33 +187,46 @@ impl FakeKernel {
         assert_eq!(ended, WaitStatus::Signaled(pid, expected, false));
     }
 
-    /// The next byte that the owner sent to the supervisor: `T` to end the kernel, `L` to let it exit.
-    pub(super) async fn next_command(&mut self) -> Option<char> {
+    /// The next request of the owner to the supervisor.
+    pub(super) async fn next_command(&mut self) -> Option<SupervisorRequest> {
         settle().await;
-        let mut byte = [0];
+        let mut frame = SupervisorFrame::default();
         let supervisor = self.supervisor.as_ref().unwrap();
-        match supervisor.try_read(&mut byte) {
-            Ok(1) => Some(char::from(byte[0])),
-            _ => None,
-        }
+        supervisor.try_read(&mut frame).ok()?;
+        SupervisorRequest::from_frame(frame)
     }
 
     /// Ends kernel and supervisor with an exit code, or 128+n for signal n.
     pub(super) async fn exit(&mut self, code: u8) {
         let supervisor = self.supervisor.as_mut().unwrap();
-        supervisor.write_all(&[code]).await.unwrap();
+        let has_background = false;
+        let ended = SupervisorEvent::Ended {
+            code,
+            has_background,
+        };
+        supervisor
+            .write_all(&ended.to_frame().unwrap())
+            .await
+            .unwrap();
         self.end().await;
     }
 
     /// Ends as the owner has requested.
     pub(super) async fn exit_when_ended(&mut self) {
-        assert_eq!(self.next_command().await, Some('T'));
+        assert_eq!(self.next_command().await, Some(SupervisorRequest::Kill));
         self.exit(137).await;
+    }
+
+    /// Checks that the owner asks the kernel to end.
+    pub(super) async fn expect_shut_down(&mut self) {
+        let command = self.next_command().await;
+        let is_shut_down = matches!(command, Some(SupervisorRequest::ShutDown(_)));
+        assert!(is_shut_down, "{command:?}");
     }
 
     /// Ends an idle kernel as the owner has requested.
     pub(super) async fn exit_when_shut_down(&mut self) {
-        assert_eq!(self.next_command().await, Some('L'));
+        self.expect_shut_down().await;
         self.exit(0).await;
     }
 

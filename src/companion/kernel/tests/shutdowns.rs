@@ -163,7 +163,7 @@ async fn a_second_stop_without_grace_ends_the_first() {
 async fn a_supervisor_that_does_not_end_its_kernel_is_killed() {
     let (mut harness, mut kernel) = OwnerHarness::start_ready().await;
     harness.shut_down(GRACE, StopReason::Shutdown).await;
-    assert_eq!(kernel.next_command().await, Some('L'));
+    kernel.expect_shut_down().await;
     advance_seconds(5).await;
     kernel.wait_killed().await;
     kernel.kill_supervisor().await;
