@@ -96,6 +96,7 @@ impl Supervisor {
         let process = command
             .stdin(OwnedFd::from(theirs))
             .stdout(Stdio::null())
+            .stderr(end.try_clone().unwrap())
             .spawn()
             .unwrap();
         let supervisor = Self {
@@ -339,10 +340,16 @@ fn a_restored_process_takes_the_place_of_its_program() {
 fn a_child_that_exists_already_is_supervised() {
     let mut command = Command::new("/bin/sh");
     let binary = env!("CARGO_BIN_EXE_osctl");
-    let script = format!("sh -c 'setsid sleep 1000 & exit 8' & exec '{binary}' reaper --adopt $!");
+    // The child starts a process when it gets a signal, which the supervisor sends when it supervises the child.
+    let child =
+        "trap \"setsid sleep 1000 & exit 8\" TERM; echo ready >&2; while :; do sleep 0.01; done";
+    let script = format!("sh -c '{child}' & exec '{binary}' reaper --adopt $!");
     command.args(["-c", &script]);
     let (mut supervisor, end) = Supervisor::spawn(command);
     drop(end);
+    assert_eq!(supervisor.line(), "ready");
+    supervisor.send(b'G', Signal::SIGTERM as i32);
     assert_eq!(supervisor.event(), ('E', 8));
     supervisor.wait_closed();
+    supervisor.wait_silent();
 }
