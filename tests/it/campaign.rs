@@ -5,7 +5,7 @@
 //! The faults and the load are drawn from a seed, which is printed; `OSCTL_TEST_SEED` draws the same.
 
 use crate::campaign_faults::{Fault, Kind, Session, block, harm};
-use crate::campaign_load::{CLIENTS, Client, Load, SHARED, STORED, random};
+use crate::campaign_load::{CLIENTS, Client, Load, SHARED, STORED, newest_of, random};
 use crate::campaign_record::{Restored, Verdict, agree};
 use crate::durable_runs::ask;
 use crate::evolve::{configure, small};
@@ -17,7 +17,6 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -29,6 +28,10 @@ trials![
 
 /// Generations that are kept under each name.
 const KEPT: u64 = 64;
+
+/// The promise: all sessions answer again within a minute. It begins at the end of `up` or of the evolve, if the fault
+/// is one.
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The session that generations are reloaded into.
 const CHECKS: &str = "checks";
@@ -136,6 +139,7 @@ impl Campaign<'_> {
             Session { name, pid }
         });
         let hit = harm(self.load, fault, sessions)?;
+        let harmed = Instant::now();
         let step = self.step;
         let event = format!("step {step}: {kind:?} at {moment:?} and {later:?}, hits {hit:?}");
         self.load.record().note(event);
@@ -150,6 +154,9 @@ impl Campaign<'_> {
             self.compare_lives(session, (before, now), kind, hit.contains(&session))?;
         }
         let took = begin.elapsed();
+        agree(harmed.elapsed() < RECOVERY_TIMEOUT, || {
+            format!("{kind:?}: all answer only after {took:.2?}")
+        })?;
         let event = format!("all answer after {took:.2?}: {:?}", self.generations);
         self.load.record().note(event);
         self.times.entry(kind).or_default().push(took);
@@ -391,11 +398,4 @@ impl Campaign<'_> {
         let took = self.began.elapsed();
         print_line(&format!("{took:.1?}; {}", counts.join(", ")));
     }
-}
-
-/// The newest generation in the folder of a name.
-fn newest_of(folder: &Path) -> u64 {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    numbers.max().unwrap_or_default()
 }

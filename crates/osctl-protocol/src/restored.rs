@@ -37,7 +37,8 @@ pub struct RestoredFrom {
     /// Newer generations that could not be reloaded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<SkippedGeneration>,
-    /// What may differ although it is not lost: files of imported modules that have changed since. The first 50.
+    /// What differs although it is not lost: variables that the store called altered, then files of imported modules
+    /// that have changed since. The first 50.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }

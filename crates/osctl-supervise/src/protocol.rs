@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// Bytes of a message: its kind, and a number.
-pub const SUPERVISOR_FRAME_BYTES: usize = 5;
+pub(crate) const SUPERVISOR_FRAME_BYTES: usize = 5;
 
 pub type SupervisorFrame = [u8; SUPERVISOR_FRAME_BYTES];
 

@@ -209,7 +209,8 @@ pub(super) struct RestoredEntry {
     lost: Vec<LostVariable>,
     /// Newer generations that could not be reloaded.
     skipped: Vec<SkippedGeneration>,
-    /// The first 50 files of imported modules that have changed since.
+    /// What differs although it is not lost: variables that the store called altered, then files of imported modules
+    /// that have changed since. The first 50.
     warnings: Vec<String>,
 }
 

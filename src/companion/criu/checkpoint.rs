@@ -17,7 +17,6 @@ use crate::supervise::descendants;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::utsname::uname;
 use nix::unistd::Pid;
-use osctl_supervise::descendants;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};

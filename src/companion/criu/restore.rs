@@ -13,7 +13,6 @@ use crate::protocol::criu::{CriuRestored, RestoreRequest};
 use crate::protocol::kernel::KernelReport;
 use crate::supervise::descendants;
 use nix::unistd::Pid;
-use osctl_supervise::descendants;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;

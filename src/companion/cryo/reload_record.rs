@@ -55,8 +55,14 @@ pub(super) fn describe_restored(
     let lost_count = lost.len() as u64;
     let unexpected = lost.iter().filter(|lost| lost.was_saved).count() as u64;
     lost.truncate(MAX_LISTED_LOSSES);
-    let warnings = answer["warnings"].as_array().into_iter().flatten();
-    let warnings = warnings.filter_map(|warning| warning.as_str().map(str::to_owned));
+    let altered = rows.iter().filter(|row| row["verdict"] == "altered");
+    let altered = altered.filter_map(|row| {
+        let why = row["why"].as_str().unwrap_or("no reason is known");
+        Some(format!("`{}` is altered: {why}", row["name"].as_str()?))
+    });
+    let changed = answer["warnings"].as_array().into_iter().flatten();
+    let changed = changed.filter_map(|warning| warning.as_str().map(str::to_owned));
+    let warnings = altered.chain(changed);
     let since = manifest
         .runs
         .and_then(|runs| runs_since(counts, &manifest.session, runs, manifest.created));
@@ -174,7 +180,8 @@ mod tests {
             row("scaled", "lost", Some("TypeError: no")),
             // A verdict of a later version.
             row("up", "doubtful", None),
-        ]});
+            row("half", "altered", Some("came back without `x`")),
+        ], "warnings": ["`lib.py` has changed"]});
         let from = describe_restored(&place, &answer, folder.path()).unwrap();
         assert_eq!(
             (&*from.name, from.generation, from.runs_after),
@@ -182,8 +189,13 @@ mod tests {
         );
         assert_eq!(
             (from.variables, from.lost_count, from.lost_unexpectedly),
-            (2, 2, 1)
+            (3, 2, 1)
         );
+        let warnings = [
+            "`half` is altered: came back without `x`",
+            "`lib.py` has changed",
+        ];
+        assert_eq!(from.warnings, warnings);
         let lost: Vec<_> = from.lost.iter().map(|l| (&*l.name, l.was_saved)).collect();
         assert_eq!(lost, [("scaled", true), ("gone", false)]);
         let count = format!("{:020}\nboot\n0\n", 6);

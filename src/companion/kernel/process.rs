@@ -12,7 +12,6 @@ use crate::supervise::{SupervisedExit, Supervisor, descendants};
 use bytes::BytesMut;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use osctl_supervise::descendants;
 use serde::Serialize;
 use std::io;
 use std::os::fd::OwnedFd;

@@ -13,7 +13,6 @@ use crate::companion::runs::{RunIdConflict, RunNotRecorded, RunRegistry};
 use crate::protocol::kernel::{DEFAULT_SESSION, Execute, KernelReport};
 use crate::supervise::descendants;
 use nix::unistd::Pid;
-use osctl_supervise::descendants;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fs;

@@ -21,7 +21,6 @@ use crate::supervise::descendants;
 use declaration::ServiceDeclaration;
 use futures_util::future::BoxFuture;
 use nix::unistd::Pid;
-use osctl_supervise::descendants;
 use service_task::{ServiceShutdownOrder, ServiceTask};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
