@@ -3,7 +3,6 @@
 //! A cell is appended when it is entered, so that it is kept however the console ends. The first line of the file is
 //! [`HISTORY_HEADER`]; in the others, `\n` is a line feed and `\\` a backslash.
 
-use crate::atomic_write::{Durability, atomic_write};
 use reedline::{
     FileBackedHistory, History, HistoryItem, HistoryItemId, HistorySessionId, SearchQuery,
 };
@@ -67,7 +66,7 @@ fn read_cells(file: &Path) -> io::Result<Vec<String>> {
     if lines.len() > MAX_HISTORY_FILE_CELLS {
         lines.drain(..lines.len() - MAX_HISTORY_CELLS);
         let shorter = format!("{HISTORY_HEADER}\n{}\n", lines.join("\n"));
-        atomic_write(file, shorter.as_bytes(), Durability::DataSynced)?;
+        std::fs::write(file, shorter)?;
     }
     Ok(lines.into_iter().map(unescape_cell).collect())
 }
