@@ -3,6 +3,7 @@
 use crate::commands::terminal;
 use crate::harness::TEST_TIMEOUT;
 use std::io::{Read, Write};
+use std::num::NonZero;
 use std::process::{Child, ChildStdin, Command};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
@@ -41,7 +42,8 @@ impl Terminal {
         let mut stdout = child.stdout.take().unwrap();
         let (show, shows) = mpsc::channel();
         // The size that `terminal` sets.
-        let screen = Arc::new(Mutex::new(vt100::Parser::new(40, 120, 0)));
+        let [rows, columns] = [40, 120].map(|side| NonZero::new(side).unwrap());
+        let screen = Arc::new(Mutex::new(vt100::Parser::new(rows, columns, 0)));
         // Without this clone, the program loses its input with the terminal.
         let answers = reports_cursor.then(|| Arc::clone(&keys));
         let drawn = Arc::clone(&screen);
