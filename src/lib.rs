@@ -23,7 +23,7 @@
 //! - `host`, `keeper` and `companion` never import each other.
 //! - These crates are used only here: bollard in `engine/docker`; axum in `companion/http` and
 //!   `companion/refusal_table`; zeromq in `host/jupyter`; tokio_tungstenite in `host/terminal` and
-//!   `companion/desktop/page.rs`; rmcp in `companion/os_tools`; clap in `cli` and `command`; rustyline in `command/repl`;
+//!   `companion/desktop/page.rs`; rmcp in `companion/os_tools`; clap in `cli` and `command`; reedline in `command/repl`;
 //!   indicatif, dialoguer and console in `ui`.
 //! - Only `ui` prints; only `main` ends the process.
 

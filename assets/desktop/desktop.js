@@ -11,6 +11,10 @@ const CONNECT_TIMEOUT = 15000;
 const at = (id) => document.getElementById(id);
 const [state, screen, fit, dialog, text] = ['state', 'screen', 'fit', 'clipboard', 'text'].map(at);
 
+// The name of the container, if the address has it.
+const [name] = location.hostname.split('.localhost');
+if (name !== location.hostname) document.title = `${name} · osctl desktop`;
+
 let rfb = null;
 let failures = 0;
 let events = null;

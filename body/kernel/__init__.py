@@ -21,6 +21,7 @@ evolution     `runtime.evolve`               companion   requests to the compani
 encode        JSON encoding, never fails     fast_path   cells that do not need IPython
 printing      `print()` as one write         refusals    input() and exit()
 packages      the overlay of installs        cryo        objects on disk
+debugger      `%debug`
 ```
 
 The kernel listens and serves one client at a time; its state outlives each connection. It starts no

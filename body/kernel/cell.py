@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .debugger import keep_error
 from .errors import describe_error
 from .program import run_as_program
 from .shell import Shell
@@ -46,6 +47,7 @@ class CellRunner:
     def _finish_cell(self, error: BaseException | None) -> str:
         status, error = self._user_code.settle_step(error)
         if error is not None:
+            keep_error(error)
             self._emit_event("error", error=describe_error(error))
         return status
 

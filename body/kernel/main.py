@@ -20,6 +20,7 @@ from typing import Any
 
 from . import BODY_VERSION, PROTOCOL, packages
 from .cell import CellRunner
+from .debugger import install_debugger
 from .fork_guard import ForkGuard
 from .interrupt import Interrupts
 from .loop import Loop
@@ -69,7 +70,9 @@ def _prepare_shell() -> Shell:
     os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     refuse_input()
     install_print()
-    return Shell.create_shell()
+    shell = Shell.create_shell()
+    install_debugger(shell)
+    return shell
 
 
 def _serve_session(spec: KernelSpec, shell: Shell) -> int:

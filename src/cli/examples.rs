@@ -84,7 +84,13 @@ const COMMAND_EXAMPLES: &[(&str, &[&str])] = &[
             "osctl exec -- '-x'            # code that begins with a hyphen",
         ],
     ),
-    ("repl", &["osctl repl", "osctl repl -s experiment"]),
+    (
+        "repl",
+        &[
+            "osctl repl                    # Tab completes, %debug looks into the last error",
+            "osctl repl -s experiment",
+        ],
+    ),
     (
         "shell",
         &[

@@ -163,7 +163,11 @@ async fn change(change: &PackageChange, cx: &CommandContext) -> Result<VerbOutco
 
 /// Applies the change in the container.
 async fn request_change(change: &PackageChange, cx: &CommandContext) -> Result<PackageChangeReply> {
-    let work = cx.ui.start_work("installing packages");
+    let work = cx.ui.start_work(match change {
+        PackageChange::List => "reading the packages",
+        PackageChange::Remove { .. } => "removing packages",
+        PackageChange::Add { .. } | PackageChange::Lock => "installing packages",
+    });
     // The messages of installers are many lines; only a terminal shows each in the place of the last.
     let report = |line: &str| match cx.ui.has_terminal() {
         true => work.report_step(line.trim()),

@@ -408,10 +408,17 @@ async fn report_instance(
     }
     cx.ui
         .print_line(format!("  {:<8}{}", "token", status.token_file.display()));
-    cx.ui.print_message(format!(
-        "next: {}",
-        cx.instance.osctl_command("exec 'print(6*7)'")
-    ));
+    let mut next = vec![
+        ("next", "exec 'print(6*7)'"),
+        ("connect your agent", "mcp connect"),
+    ];
+    if status.services.iter().any(|service| service.name == "xvfb") {
+        next.push(("see the desktop", "desktop"));
+    }
+    for (purpose, command) in next {
+        let command = cx.instance.osctl_command(command);
+        cx.ui.print_message(format!("{purpose}: {command}"));
+    }
     Ok(())
 }
 

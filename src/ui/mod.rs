@@ -93,13 +93,6 @@ impl Ui {
         console::colors_enabled()
     }
 
-    /// Styles the prompt of an input line.
-    pub(crate) fn style_prompt(self, text: &str) -> String {
-        SanitizedText::line(text)
-            .styled(&Style::new().green())
-            .into()
-    }
-
     /// Prints data to stdout unchanged: output of the user's code, and data for programs. A terminal interprets escape
     /// sequences in it.
     ///

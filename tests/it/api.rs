@@ -15,6 +15,7 @@ trials![
     only_ping_needs_no_token,
     a_wrong_token_and_a_missing_one_get_different_errors,
     foreign_hosts_and_origins_are_refused,
+    a_browser_gets_a_page_with_the_reason,
     malformed_requests_are_refused_with_a_reason,
     a_body_over_the_limit_is_refused,
     a_wrong_method_and_an_unknown_path_get_different_errors,
@@ -243,6 +244,36 @@ fn foreign_hosts_and_origins_are_refused() {
         ask(&[("Origin", &format!("http://{}", api.address))]).status,
         200
     );
+}
+
+fn a_browser_gets_a_page_with_the_reason() {
+    let home = shared();
+    let types = ("Accept", "text/html,application/xhtml+xml,*/*;q=0.8");
+    for api in [home.api(), home.hub()] {
+        for path in ["/", "/desktop/", "/nothing"] {
+            let name = format!("{}.localhost", home.container());
+            let headers = [("Authorization", ""), ("Host", name.as_str()), types];
+            let page = api.connect().send("GET", path, &headers, b"");
+            assert_eq!(page.status, 401, "{path}");
+            assert_eq!(page.headers["content-type"], "text/html; charset=utf-8");
+            let policy = &page.headers["content-security-policy"];
+            assert!(policy.starts_with("default-src 'none'"), "{policy}");
+            let text = String::from_utf8(page.body).unwrap();
+            let title = format!("<title>{} · osctl</title>", home.container());
+            assert!(text.contains(&title), "{text}");
+            for part in ["the token is missing", "<code>osctl desktop</code>"] {
+                assert!(text.contains(part), "{text}");
+            }
+        }
+        let headers = [types, ("Sec-Fetch-Dest", "document")];
+        let missing = api.connect().send("GET", "/nothing", &headers, b"");
+        assert_eq!(missing.status, 404);
+        assert!(
+            String::from_utf8(missing.body)
+                .unwrap()
+                .starts_with("<!doctype html>")
+        );
+    }
 }
 
 fn malformed_requests_are_refused_with_a_reason() {

@@ -16,6 +16,7 @@ trials![
     text_of_any_script_is_typed_and_pasted,
     selected_text_in_a_terminal_is_copied,
     windows_are_listed_and_brought_to_the_front,
+    the_taskbar_minimizes_and_shows_windows,
     the_resolution_changes_while_the_desktop_runs,
     all_clients_share_one_browser,
 ];
@@ -179,7 +180,7 @@ fn no_service_runs_before_the_first_use() {
     assert!(reply.contains("the password is wrong"), "{reply}");
     assert!(!is_ready(&api, "xvfb"));
     screenshot(&api, "");
-    for service in ["xvfb", "dbus", "openbox", "pcmanfm"] {
+    for service in ["xvfb", "dbus", "openbox", "pcmanfm", "tint2"] {
         assert!(is_ready(&api, service), "{service}");
     }
     // Services that only VNC clients and browsers need do not run yet.
@@ -377,6 +378,30 @@ fn windows_are_listed_and_brought_to_the_front() {
         window(api, "first").is_none().then_some(())
     });
     assert!(window(&api, "second").is_some());
+    api.exec("terminal.kill(); terminal.wait()");
+}
+
+/// The colour of the focused window in the taskbar, and the height of the taskbar.
+const ACTIVE_TASK: [u8; 3] = [0x4d, 0x73, 0x87];
+const TASKBAR_PIXELS: u32 = 32;
+
+fn the_taskbar_minimizes_and_shows_windows() {
+    let api = instance().api();
+    terminal(&api, "minimized", &[]);
+    let click = |(x, y): (u32, u32)| act(&api, json!([{"type": "click", "x": x, "y": y}]));
+    let task = api.until("the window in the taskbar", |api| {
+        let (shown, _) = screenshot(api, "");
+        let y = shown.height - TASKBAR_PIXELS / 2;
+        let mut row = (0..shown.width).map(|x| (x, y));
+        row.find(|(x, y)| shown.at(*x, *y) == ACTIVE_TASK)
+    });
+    for is_minimized in [true, false] {
+        click((task.0 + 2, task.1));
+        api.until("the other state of the window", |api| {
+            let window = window(api, "minimized")?;
+            (window["minimized"] == is_minimized).then_some(())
+        });
+    }
     api.exec("terminal.kill(); terminal.wait()");
 }
 

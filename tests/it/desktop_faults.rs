@@ -33,7 +33,7 @@ const HAS_PICTURE: &str = "(() => { const c = document.querySelector('#screen ca
     return d.some((value, at) => at % 4 < 3 && value > 0) })()";
 
 /// Services that are killed while the X server runs.
-const CLIENTS: [&str; 5] = ["chromium", "x11vnc", "pcmanfm", "openbox", "dbus"];
+const CLIENTS: [&str; 6] = ["chromium", "x11vnc", "tint2", "pcmanfm", "openbox", "dbus"];
 const SERVER: &str = "xvfb";
 
 /// Code for the kernel that kills services by name and returns the number of processes.
@@ -358,7 +358,7 @@ client.recv(12)
         (!is_ready(api, "xvfb")).then_some(())
     });
     // No process of the desktop is left.
-    let left = "import subprocess; int(subprocess.run(['pgrep', '-cx', 'Xvfb|openbox|pcmanfm|dbus-daemon|x11vnc|chromium'], capture_output=True).stdout)";
+    let left = "import subprocess; int(subprocess.run(['pgrep', '-cx', 'Xvfb|openbox|pcmanfm|tint2|dbus-daemon|x11vnc|chromium'], capture_output=True).stdout)";
     api.until("the end of all its processes", |api| {
         (number(api, left) == 0).then_some(())
     });

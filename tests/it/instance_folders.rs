@@ -15,30 +15,30 @@ trials![
 ];
 
 /// The commands in one folder, without `--instance`.
-struct Folder<'a> {
-    home: &'a Home,
-    path: &'a Path,
+pub(crate) struct Folder<'a> {
+    pub(crate) home: &'a Home,
+    pub(crate) path: &'a Path,
 }
 
 impl Folder<'_> {
-    fn run(&self, args: &[&str]) -> Ran {
+    pub(crate) fn run(&self, args: &[&str]) -> Ran {
         let mut command = self.home.command_without_instance(args);
         Ran::from(command.current_dir(self.path).output().unwrap())
     }
 
-    fn ok(&self, args: &[&str]) -> Ran {
+    pub(crate) fn ok(&self, args: &[&str]) -> Ran {
         let ran = self.run(args);
         assert_eq!(ran.code, 0, "{ran:?}");
         ran
     }
 
-    fn exec(&self, code: &str) -> String {
+    pub(crate) fn exec(&self, code: &str) -> String {
         self.ok(&["exec", code]).stdout.trim().to_owned()
     }
 }
 
 /// Records an instance that was never up.
-fn record(home: &Home, name: &str, project: &Path) {
+pub(crate) fn record(home: &Home, name: &str, project: &Path) {
     let folder = home.folder.join(".local/state/osctl").join(name);
     fs::create_dir_all(&folder).unwrap();
     let ports = json!({"kernel": 8080, "mcp": 8765, "vnc": 5900});

@@ -334,7 +334,14 @@ fn each_library_is_used_only_in_its_place() {
         ("indicatif", &["ui/"]),
         ("dialoguer", &["ui/"]),
         ("console", &["ui/"]),
-        ("rustyline", &["command/repl/prompt.rs"]),
+        (
+            "reedline",
+            &["command/repl/history.rs", "command/repl/prompt.rs"],
+        ),
+        (
+            "nu_ansi_term",
+            &["command/repl/highlight.rs", "command/repl/prompt.rs"],
+        ),
         (
             "png",
             &["ui/picture/sixel.rs", "companion/display/capture.rs"],
@@ -379,6 +386,8 @@ fn each_library_is_used_only_in_its_place() {
 /// These modules write by paths, in folders that no agent writes.
 fn only_the_listed_modules_of_the_host_write_files() {
     let owners = [
+        // The history of the console, in osctl's own state.
+        "command/repl/history.rs",
         // The root of a base image, in osctl's own state.
         "host/base.rs",
         // Configurations of MCP clients, in the user's home.
@@ -438,6 +447,8 @@ fn only_the_listed_modules_of_the_host_write_files() {
 /// through no link. These modules read by paths, in places that no agent writes.
 fn only_the_listed_modules_of_the_host_read_files() {
     let owners = [
+        // The history of the console, in osctl's own state.
+        "command/repl/history.rs",
         // The user's own file, which `check_config_file` has checked; the project's is read through no link.
         "config/layers.rs",
         // What `up` has found, in osctl's own state.

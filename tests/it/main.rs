@@ -27,6 +27,7 @@ mod cryo;
 mod cryo_faults;
 mod cryo_reports;
 mod cryo_restarts;
+mod daily_use;
 mod desktop;
 mod desktop_browser;
 mod desktop_faults;
@@ -277,6 +278,7 @@ fn lanes() -> Vec<Lane> {
             embedded::trials(),
             durable_runs::trials(),
             instance_folders::trials(),
+            daily_use::trials(),
             criu_faults::trials(),
             json_answers::of_checkpoints::trials(),
             criu::trials(),

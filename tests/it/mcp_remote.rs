@@ -11,6 +11,7 @@ trials![
     remote_servers_work_through_either_transport,
     a_remote_server_that_redirects_gets_no_token_there,
     a_refused_sign_in_at_a_remote_server_says_what_to_do,
+    an_unreachable_remote_server_is_named_without_its_secret,
 ];
 
 fn remote_servers_work_through_either_transport() {
@@ -139,5 +140,16 @@ fn a_refused_sign_in_at_a_remote_server_says_what_to_do() {
             assert_eq!(ran.code, 3, "{server}: {ran:?}");
             assert!(ran.stderr.contains(why), "{server}: {ran:?}");
         }
+    });
+}
+
+fn an_unreachable_remote_server_is_named_without_its_secret() {
+    // No program listens on the port.
+    let dead = json!({"url": "http://127.0.0.1:9/mcp?key=hunter2"});
+    with_servers(&[("dead", dead)], || {
+        let ran = servers().run(["mcp", "tools", "dead"]);
+        assert_eq!(ran.code, 3, "{ran:?}");
+        assert!(ran.stderr.contains("http://127.0.0.1:9: "), "{ran:?}");
+        assert!(!ran.stderr.contains("hunter2"), "{ran:?}");
     });
 }

@@ -1,14 +1,19 @@
 //! `osctl repl`: the console, used on a real terminal.
 
+use crate::commands::{Ran, terminal};
 use crate::harness::{Home, shared};
 use crate::terminal::Terminal;
 use crate::trials;
 use serde_json::json;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
 trials![
     cells_of_one_and_several_lines_run_and_enter_the_history,
+    a_pasted_and_an_edited_cell_run_as_a_whole,
+    code_is_colored_and_the_history_suggests_its_end,
+    the_debugger_shows_the_frames_of_the_last_error,
     tab_completes_what_the_kernel_knows,
     ctrl_c_clears_the_line_at_the_prompt_and_interrupts_running_code,
     a_second_ctrl_c_stops_following_and_keeps_the_console,
@@ -22,18 +27,30 @@ trials![
 const CTRL_R: &str = "\x12";
 const CTRL_C: &str = "\x03";
 const CTRL_D: &str = "\x04";
+const UP: &str = "\x1b[A";
+const END: &str = "\x1b[F";
 
 /// A console on a separate session, so that only its cells are counted.
 fn console(home: &Home, session: &str) -> Terminal {
-    let mut terminal = Terminal::start(home.command(["repl", "--session", session]));
+    start(home.command(["repl", "--session", session]))
+}
+
+fn start(command: Command) -> Terminal {
+    let mut terminal = Terminal::start_with_cursor(command);
     terminal.wait_for("In [1]: ");
     terminal
+}
+
+/// Waits for an empty prompt, at which keys are read.
+#[track_caller]
+fn wait_for_prompt(terminal: &mut Terminal) -> String {
+    terminal.wait_for_last_line(|line| line.starts_with("In [") && line.ends_with("]:"))
 }
 
 /// Leaves at the next prompt, with exit code 0, and ends the session.
 #[track_caller]
 fn leave(home: &Home, session: &str, mut terminal: Terminal) {
-    terminal.wait_for("In [");
+    wait_for_prompt(&mut terminal);
     terminal.types(CTRL_D);
     let (code, shown) = terminal.end();
     assert_eq!(code, 0, "{shown}");
@@ -105,7 +122,115 @@ fn tab_completes_what_the_kernel_knows() {
     terminal.press_until("\t", name);
     terminal.types("[:5].upper() != print('in the block')\r\r");
     terminal.wait_for("\nin the block\r\n");
+    // Several names are in a popup with their types; Enter takes the one that Tab has selected.
+    wait_for_prompt(&mut terminal);
+    home.ok([
+        "exec",
+        "--session",
+        "repl-tab",
+        "popup_a, popup_b = 'first', 'second'",
+    ]);
+    terminal.types("popup_");
+    terminal.press_until("\t", "popup_b");
+    terminal.wait_for_last_line(|line| line.contains("popup_b"));
+    terminal.types("\x1b[B\r");
+    terminal.wait_for_last_line(|line| line.ends_with("popup_b") && line.starts_with("In ["));
+    terminal.types("\r");
+    terminal.wait_for("\n'second'\r\n");
     leave(home, "repl-tab", terminal);
+}
+
+fn a_pasted_and_an_edited_cell_run_as_a_whole() {
+    let home = shared();
+    let mut terminal = console(home, "repl-edit");
+    // Enter inside of a paste adds no line of its own and no indentation.
+    terminal.types("\x1b[200~def g(x):\r    y = x + 1\r\r    return y\r\r\rg(4)\x1b[201~");
+    terminal.wait_for("g(4)");
+    terminal.types("\r");
+    terminal.wait_for("\n5\r\n");
+    // A line is added above the last one, in a cell of the history, and the cell runs from its last line.
+    wait_for_prompt(&mut terminal);
+    terminal.types("for n in [1, 2]:\rprint('n is', n)\r\r");
+    terminal.wait_for("\nn is 2\r\n");
+    wait_for_prompt(&mut terminal);
+    terminal.types(&format!("{UP}{UP}{END}"));
+    terminal.wait_for_last_line(|line| line.ends_with("print('n is', n)"));
+    terminal.types("\rn = n * 10");
+    let screen = terminal.wait_for_last_line(|line| line.ends_with("print('n is', n)"));
+    assert!(screen.contains("...:     n = n * 10"), "{screen}");
+    terminal.types("\x1b[B\x1b[F\r");
+    terminal.types("\r");
+    terminal.wait_for("\nn is 20\r\n");
+    leave(home, "repl-edit", terminal);
+}
+
+fn code_is_colored_and_the_history_suggests_its_end() {
+    let home = shared();
+    let colored = ["--color", "always", "repl", "--session", "repl-colors"];
+    let mut terminal = start(home.command(colored));
+    terminal.types("colored = 'a text'\r");
+    wait_for_prompt(&mut terminal);
+    terminal.types("if colored: pass # no");
+    for piece in ["\x1b[1;34mif", "\x1b[1;34mpass", "\x1b[2;3m# no"] {
+        terminal.wait_for(piece);
+    }
+    terminal.types(CTRL_C);
+    wait_for_prompt(&mut terminal);
+    // The rest of the cell is shown after the first characters, and the right arrow takes it.
+    terminal.types("colored =");
+    terminal.wait_for("\x1b[2m 'a text'");
+    terminal.types("\x1b[C");
+    terminal.wait_for("\x1b[33m'a text'");
+    terminal.types(CTRL_C);
+    leave(home, "repl-colors", terminal);
+}
+
+fn the_debugger_shows_the_frames_of_the_last_error() {
+    let home = shared();
+    let mut terminal = console(home, "repl-debug");
+    home.ok([
+        "exec",
+        "--session",
+        "repl-debug",
+        "def divide(by):\n    half = by / 2\n    return 1 / by",
+    ]);
+    terminal.types("%debug\r");
+    terminal.wait_for("there is no error to debug");
+    wait_for_prompt(&mut terminal);
+    terminal.types("divide(0)\r");
+    terminal.wait_for("ZeroDivisionError");
+    wait_for_prompt(&mut terminal);
+    terminal.types("%debug\r");
+    terminal.wait_for("-> return 1 / by");
+    let in_debugger = |line: &str| line == "ipdb>";
+    for (command, shown) in [
+        ("p half, by", "(0.0, 0)"),
+        ("u", "-> divide(0)"),
+        ("p half", "NameError"),
+        ("next", "needs running code"),
+        ("d", "-> return 1 / by"),
+        ("!half = {1: by}; print(f'{half[1]=}')", "half[1]=0"),
+    ] {
+        terminal.wait_for_last_line(in_debugger);
+        terminal.types(&format!("{command}\r"));
+        terminal.wait_for(shown);
+    }
+    terminal.wait_for_last_line(in_debugger);
+    terminal.types("q\r");
+    let screen = wait_for_prompt(&mut terminal);
+    // Commands of the debugger are not cells and leave no names.
+    let last = screen.trim_end().lines().last().unwrap();
+    assert_eq!(last, "In [4]:", "{screen}");
+    let names = home.ok([
+        "exec",
+        "--session",
+        "repl-debug",
+        "sorted(k for k in globals() if 'pdb' in k)",
+    ]);
+    assert_eq!(names.stdout, "[]\n");
+    leave(home, "repl-debug", terminal);
+    let history = fs::read_to_string(home.state().join("history")).unwrap();
+    assert!(!history.contains("p half"), "{history}");
 }
 
 fn ctrl_c_clears_the_line_at_the_prompt_and_interrupts_running_code() {
@@ -157,17 +282,14 @@ fn figures_are_shown_or_named_and_the_console_continues() {
     let home = shared();
     let mut command = home.command(["repl", "--session", "repl-seen"]);
     command.env("TERM_PROGRAM", "iTerm.app");
-    let mut seen = Terminal::start(command);
-    seen.wait_for("In [1]: ");
+    let mut seen = start(command);
     seen.types(plot);
     seen.wait_for("\x1b]1337;File=inline=1;size=");
     leave(home, "repl-seen", seen);
 
     let out = home.folder.join("repl-figures");
     let folder = out.to_str().unwrap();
-    let mut saved =
-        Terminal::start(home.command(["repl", "--session", "repl-saved", "--out", folder]));
-    saved.wait_for("In [1]: ");
+    let mut saved = start(home.command(["repl", "--session", "repl-saved", "--out", folder]));
     saved.types(plot);
     saved.wait_for("figure: ");
     saved.wait_for("figure-1.png");
@@ -224,6 +346,10 @@ fn without_a_terminal_the_error_names_the_alternative() {
         ran.stderr.contains(&format!("{} exec -`", home.instance)),
         "{ran:?}"
     );
+    let mut dumb = home.command(["repl"]);
+    dumb.env("TERM", "dumb");
+    let ran = Ran::from(terminal(&dumb).output().unwrap());
+    assert!(ran.stdout.contains("TERM is `dumb`"), "{ran:?}");
     let ran = home.run(["--json", "repl"]);
     assert_eq!(ran.code, 2, "{ran:?}");
     assert!(ran.stdout.contains("no JSON"), "{ran:?}");

@@ -96,7 +96,7 @@ impl Supervisor {
         let process = command
             .stdin(OwnedFd::from(theirs))
             .stdout(Stdio::null())
-            .stderr(end.try_clone().unwrap())
+            .stderr(OwnedFd::from(end.try_clone().unwrap()))
             .spawn()
             .unwrap();
         let supervisor = Self {

@@ -3,34 +3,62 @@
 use crate::commands::terminal;
 use crate::harness::TEST_TIMEOUT;
 use std::io::{Read, Write};
+use std::num::NonZero;
 use std::process::{Child, ChildStdin, Command};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// The time until a key is pressed again.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(1);
+/// The request for the position of the cursor.
+const CURSOR_QUERY: &[u8] = b"\x1b[6n";
 
-#[derive(Debug)]
 pub(crate) struct Terminal {
     child: Child,
-    keys: ChildStdin,
+    keys: Arc<Mutex<ChildStdin>>,
     shows: Receiver<Vec<u8>>,
+    screen: Arc<Mutex<vt100::Parser>>,
     /// Output that no wait has consumed yet.
     unread: String,
 }
 
 impl Terminal {
     /// Starts the command without the variables that identify the terminal in which the tests run.
-    pub(crate) fn start(mut command: Command) -> Self {
+    pub(crate) fn start(command: Command) -> Self {
+        Self::start_program(command, false)
+    }
+
+    /// Like [`Self::start`], and reports the position of the cursor to the program.
+    pub(crate) fn start_with_cursor(command: Command) -> Self {
+        Self::start_program(command, true)
+    }
+
+    fn start_program(mut command: Command, reports_cursor: bool) -> Self {
         quiet(&mut command);
         let mut child = terminal(&command).spawn().unwrap();
-        let keys = child.stdin.take().unwrap();
+        let keys = Arc::new(Mutex::new(child.stdin.take().unwrap()));
         let mut stdout = child.stdout.take().unwrap();
         let (show, shows) = mpsc::channel();
+        // The size that `terminal` sets.
+        let [rows, columns] = [40, 120].map(|side| NonZero::new(side).unwrap());
+        let screen = Arc::new(Mutex::new(vt100::Parser::new(rows, columns, 0)));
+        // Without this clone, the program loses its input with the terminal.
+        let answers = reports_cursor.then(|| Arc::clone(&keys));
+        let drawn = Arc::clone(&screen);
         thread::spawn(move || {
             let mut bytes = [0; 65536];
+            let mut undrawn = Vec::new();
             while let Ok(length @ 1..) = stdout.read(&mut bytes) {
+                undrawn.extend_from_slice(&bytes[..length]);
+                for (row, column) in draw(&drawn, &mut undrawn) {
+                    let report = format!("\x1b[{};{}R", row + 1, column + 1);
+                    if let Some(answers) = &answers {
+                        // A program that has ended reads no answer.
+                        let _ = answers.lock().unwrap().write_all(report.as_bytes());
+                    }
+                }
                 if show.send(bytes[..length].to_vec()).is_err() {
                     break;
                 }
@@ -40,13 +68,35 @@ impl Terminal {
             child,
             keys,
             shows,
+            screen,
             unread: String::new(),
         }
     }
 
     pub(crate) fn types(&mut self, keys: &str) {
-        self.keys.write_all(keys.as_bytes()).unwrap();
-        self.keys.flush().unwrap();
+        let mut input = self.keys.lock().unwrap();
+        input.write_all(keys.as_bytes()).unwrap();
+        input.flush().unwrap();
+    }
+
+    /// Waits until the last line of the screen is as expected; the screen.
+    #[track_caller]
+    pub(crate) fn wait_for_last_line(&mut self, is_expected: impl Fn(&str) -> bool) -> String {
+        let begin = Instant::now();
+        loop {
+            let screen = self.screen.lock().unwrap().screen().contents();
+            if is_expected(screen.trim_end().lines().last().unwrap_or_default()) {
+                return screen;
+            }
+            let left = TEST_TIMEOUT.saturating_sub(begin.elapsed());
+            match self.shows.recv_timeout(left) {
+                Ok(bytes) => self.unread += &String::from_utf8_lossy(&bytes),
+                Err(_) => {
+                    let _ = self.child.kill();
+                    panic!("the last line is not as expected: {screen}");
+                }
+            }
+        }
     }
 
     /// Presses a key until `text` is shown: the shell drops a completion that takes too long.
@@ -102,6 +152,28 @@ impl Terminal {
         let code = self.child.wait().unwrap().code();
         (code.unwrap_or(-1), self.unread)
     }
+}
+
+/// Draws what was written; the places of the cursor at each request for it. Keeps the begin of a request.
+fn draw(screen: &Mutex<vt100::Parser>, undrawn: &mut Vec<u8>) -> Vec<(u16, u16)> {
+    let mut screen = screen.lock().unwrap();
+    let mut places = Vec::new();
+    let find = |bytes: &[u8]| {
+        let mut windows = bytes.windows(CURSOR_QUERY.len());
+        windows.position(|window| window == CURSOR_QUERY)
+    };
+    while let Some(at) = find(undrawn) {
+        let before: Vec<u8> = undrawn.drain(..at + CURSOR_QUERY.len()).collect();
+        screen.process(&before[..at]);
+        places.push(screen.screen().cursor_position());
+    }
+    let kept = (1..CURSOR_QUERY.len())
+        .rev()
+        .find(|length| undrawn.ends_with(&CURSOR_QUERY[..*length]));
+    let rest = undrawn.split_off(undrawn.len() - kept.unwrap_or_default());
+    screen.process(undrawn);
+    *undrawn = rest;
+    places
 }
 
 /// A plain xterm without colours, whatever the environment of the tests.

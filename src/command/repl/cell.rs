@@ -3,92 +3,75 @@
 /// The indentation of a block, as in the kernel.
 pub(super) const INDENT_STEP: &str = "    ";
 
-#[derive(Debug, Default)]
-pub(super) struct InputCell {
-    pub(super) code: String,
-    /// The indentation of the next line.
-    pub(super) indent: String,
-    lines: usize,
+/// The code without the indentation that the console has added to an empty last line.
+pub(super) fn trim_last_line(code: &str) -> &str {
+    let last = code.rfind('\n').map_or(0, |at| at + 1);
+    match code[last..].trim().is_empty() {
+        true => &code[..last],
+        false => code,
+    }
 }
 
-impl InputCell {
-    pub(super) fn add_line(&mut self, line: &str) {
-        if self.lines > 0 {
-            self.code.push('\n');
-        }
-        // A line with only the automatic indentation is an empty line, which ends a block.
-        if !line.trim().is_empty() {
-            self.code.push_str(line);
-        }
-        self.lines += 1;
-    }
+/// Whether the cursor is above the last line of the code.
+pub(super) fn is_above_last_line(code: &str, cursor: usize) -> bool {
+    code.get(cursor..).is_some_and(|rest| rest.contains('\n'))
+}
 
-    /// Whether the cell has no line yet.
-    pub(super) fn is_begin(&self) -> bool {
-        self.lines == 0
-    }
+/// Guesses whether the cell is complete when the kernel can't be asked: a single line that opens no block is complete,
+/// and so is a block that ends with an empty line.
+pub(super) fn looks_whole(code: &str) -> bool {
+    let last = last_line(code);
+    let opens = last.trim_end().ends_with([':', '(', '[', '{', ',', '\\']);
+    last.is_empty() || (!opens && !code.contains('\n'))
+}
 
-    pub(super) fn is_blank(&self) -> bool {
-        self.code.trim().is_empty()
+/// The indentation of a line after the code: that of the last line, and one step more in a block that this line opens.
+pub(super) fn next_indent(code: &str) -> String {
+    let last = last_line(code);
+    let indent = &last[..last.len() - last.trim_start().len()];
+    match last.trim_end().ends_with(':') {
+        true => format!("{indent}{INDENT_STEP}"),
+        false => indent.to_owned(),
     }
+}
 
-    /// The code before the current line.
-    pub(super) fn code_before(&self) -> String {
-        if self.is_begin() {
-            String::new()
-        } else {
-            format!("{}\n", self.code)
-        }
-    }
-
-    /// Guesses whether the cell is complete when the kernel can't be asked: a single line that opens no block is
-    /// complete, and so is a block that ends with an empty line. Otherwise sets the indentation of the next line.
-    pub(super) fn looks_whole(&mut self) -> bool {
-        let last = self.code.rsplit('\n').next().unwrap_or_default();
-        let ends_with = |ends: &[char]| last.trim_end().ends_with(ends);
-        let opens = ends_with(&[':', '(', '[', '{', ',', '\\']);
-        let is_whole = last.is_empty() || (!opens && !self.code.contains('\n'));
-        let before = &last[..last.len() - last.trim_start().len()];
-        self.indent = match ends_with(&[':']) {
-            true => format!("{before}{INDENT_STEP}"),
-            false => before.to_owned(),
-        };
-        is_whole
-    }
+fn last_line(code: &str) -> &str {
+    code.rsplit('\n').next().unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::InputCell;
-
-    fn cell(lines: &[&str]) -> InputCell {
-        let mut cell = InputCell::default();
-        for line in lines {
-            cell.add_line(line);
-        }
-        cell
-    }
+    use super::{is_above_last_line, looks_whole, next_indent, trim_last_line};
 
     #[test]
     fn indentation_alone_is_an_empty_line() {
-        let block = cell(&["def f():", "    return 1", "    "]);
-        assert_eq!(block.code, "def f():\n    return 1\n");
-        assert_eq!(block.code_before(), "def f():\n    return 1\n\n");
-        assert!(cell(&["   "]).is_blank());
-        assert_eq!(cell(&[]).code_before(), "");
+        let block = "def f():\n    return 1\n";
+        assert_eq!(trim_last_line(&format!("{block}    ")), block);
+        assert_eq!(trim_last_line("   "), "");
+        assert_eq!(trim_last_line("x  "), "x  ");
+        assert_eq!(trim_last_line("x\n y"), "x\n y");
     }
 
     #[test]
     fn without_a_kernel_brackets_and_indentation_end_a_cell() {
-        assert!(cell(&["x = 1"]).looks_whole());
-        let mut block = cell(&["for x in y:"]);
-        assert!(!block.looks_whole());
-        assert_eq!(block.indent, "    ");
-        block.add_line("    print(x)");
-        assert!(!block.looks_whole());
-        assert_eq!(block.indent, "    ");
-        block.add_line("    ");
-        assert!(block.looks_whole());
-        assert!(!cell(&["f(1,"]).looks_whole());
+        assert!(looks_whole("x = 1"));
+        assert!(!looks_whole("for x in y:"));
+        assert!(!looks_whole("for x in y:\n    print(x)"));
+        assert!(looks_whole("for x in y:\n    print(x)\n"));
+        assert!(!looks_whole("f(1,"));
+    }
+
+    #[test]
+    fn a_line_has_the_indentation_of_its_block() {
+        assert_eq!(next_indent("for x in y:"), "    ");
+        assert_eq!(next_indent("for x in y:\n    if x: "), "        ");
+        assert_eq!(next_indent("for x in y:\n    print(x)"), "    ");
+    }
+
+    #[test]
+    fn the_cursor_is_above_the_last_line_or_in_it() {
+        let code = "a\nb";
+        assert!(is_above_last_line(code, 0) && is_above_last_line(code, 1));
+        assert!(!is_above_last_line(code, 2) && !is_above_last_line(code, 9));
     }
 }

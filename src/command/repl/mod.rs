@@ -6,13 +6,15 @@
 //!   │               ▼        no
 //!   │ Ctrl-C   is it complete? ─▶    ...:  the next line of the cell
 //!   │               │ yes
-//!   └────────── a run, followed as `osctl exec` follows one
+//!   └────────── a run, followed as `osctl exec` follows one ── %debug ──▶ ipdb> ── q, Ctrl-D ──▶ In [4]:
 //! ```
 //!
 //! The kernel decides whether a cell is complete and provides completions. While it runs code of other clients it does
 //! not answer; the console then guesses whether a cell is complete, and the cell is queued.
 
 mod cell;
+mod highlight;
+mod history;
 mod prompt;
 
 use super::CommandContext;
@@ -21,20 +23,20 @@ use super::exec::{ensure_session, run_id};
 use super::follow::{self, CtrlCAction, RunView};
 use crate::error::{Error, Result, VerbOutcome};
 use crate::host::client::CompanionClient;
-use crate::protocol::kernel::{DEFAULT_SESSION, Execute};
-use crate::protocol::session::{CompletenessQuery, SessionInfo};
-use cell::InputCell;
+use crate::protocol::kernel::{DEFAULT_SESSION, ExecReply, Execute};
+use crate::protocol::session::SessionInfo;
 use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
-use prompt::{PromptInput, ReplPrompt};
+use prompt::{PromptInput, PromptKind, ReplPrompt};
 use std::path::PathBuf;
-use std::time::Duration;
-
-/// Time limit for the kernel to check whether a cell is complete.
-const COMPLETENESS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Words that leave the console; executed as code they would end only the kernel.
 const EXIT_WORDS: &[&str] = &["exit", "quit", "exit()", "quit()"];
+
+/// Shows where the last error occurred, and takes commands of the debugger.
+const DEBUG_MAGIC: &str = "%debug";
+/// Commands that leave the debugger.
+const DEBUGGER_EXIT_WORDS: &[&str] = &["q", "quit", "exit"];
 
 #[derive(Debug, Args)]
 pub(crate) struct ReplArgs {
@@ -58,6 +60,10 @@ pub(crate) async fn run(args: ReplArgs, cx: &CommandContext) -> Result<VerbOutco
     if !cx.ui.has_terminal() {
         return refuse("`osctl repl` needs an interactive terminal", "exec -");
     }
+    if std::env::var_os("TERM").is_some_and(|kind| kind == "dumb") {
+        let message = "`osctl repl` needs a terminal with a cursor, and TERM is `dumb`";
+        return refuse(message, "exec -");
+    }
     let client = cx.companion_client()?;
     ensure_session(&client, &session).await?;
     let mut repl = Repl {
@@ -67,22 +73,41 @@ pub(crate) async fn run(args: ReplArgs, cx: &CommandContext) -> Result<VerbOutco
         out,
         seen: None,
         number: 1,
+        is_debugging: false,
     };
     // With this listener, Ctrl-C does not end the process, also between a prompt and a run.
     let _presses = follow::listen_for_ctrl_c()?;
     repl.print_greeting().await?;
-    let prompt = ReplPrompt::open(cx, &repl.client, &repl.session)?;
-    while let Some(code) = repl.read_cell(&prompt).await? {
-        if code.is_empty() {
-            continue;
+    let mut prompt = ReplPrompt::open(cx, &repl.client, &repl.session)?;
+    loop {
+        let kind = match repl.is_debugging {
+            true => PromptKind::Debugger,
+            false => PromptKind::Cell(repl.number),
+        };
+        let input = prompt.read(kind).await?;
+        if let Some(failure) = prompt.history_failure() {
+            cx.ui.print_warning(failure);
         }
-        prompt.add_history(&code);
-        // The console continues after the error of one run.
-        if let Err(error) = repl.execute_cell(code).await {
-            cx.ui.print_failure(&error, cx.instance.hint_name());
-        }
-        if let Ok(Some(session)) = repl.find_session().await {
-            repl.number = session.exec_count.saturating_add(1);
+        match input {
+            PromptInput::End if repl.is_debugging => repl.is_debugging = false,
+            PromptInput::End => break,
+            PromptInput::GivenUp => {}
+            PromptInput::Code { code, .. } if repl.is_debugging => {
+                repl.run_debugger_command(&code).await
+            }
+            PromptInput::Code { code, is_queued } => {
+                let word = code.trim();
+                if EXIT_WORDS.contains(&word) {
+                    break;
+                }
+                if is_queued {
+                    let busy = "the kernel runs other code; this code is queued";
+                    cx.ui.print_message(busy);
+                }
+                if !word.is_empty() {
+                    repl.run_cell(code).await;
+                }
+            }
         }
     }
     Ok(VerbOutcome::Done)
@@ -99,6 +124,7 @@ struct Repl<'a> {
     seen: Option<u64>,
     /// The number of the next cell.
     number: u64,
+    is_debugging: bool,
 }
 
 impl Repl<'_> {
@@ -123,59 +149,59 @@ impl Repl<'_> {
         Ok(all.into_iter().find(|session| session.name == self.session))
     }
 
-    /// The next cell, empty if the user cancelled it; `None` at the end.
-    async fn read_cell(&self, prompt: &ReplPrompt) -> Result<Option<String>> {
-        let mut cell = InputCell::default();
-        loop {
-            match prompt.read_line(self.number, &cell).await? {
-                PromptInput::End => return Ok(None),
-                PromptInput::GivenUp => return Ok(Some(String::new())),
-                PromptInput::Line(line) => cell.add_line(&line),
-            }
-            if EXIT_WORDS.contains(&cell.code.trim()) {
-                return Ok(None);
-            }
-            if cell.is_blank() || self.is_whole(&mut cell).await {
-                return Ok(Some(cell.code));
-            }
-        }
-    }
-
-    /// Whether the cell can run; if not, sets the indentation of its next line.
-    async fn is_whole(&self, cell: &mut InputCell) -> bool {
-        let request = CompletenessQuery {
-            code: cell.code.clone(),
-            session: self.session.clone(),
+    /// Runs a cell of the user, or starts the debugger. The console continues after the error of one run.
+    async fn run_cell(&mut self, code: String) {
+        let debugs = code.trim() == DEBUG_MAGIC;
+        let request = Execute {
+            store_history: !debugs,
+            ..Execute::new(code)
         };
-        let reply =
-            tokio::time::timeout(COMPLETENESS_TIMEOUT, self.client.is_complete(&request)).await;
-        match reply {
-            Ok(Ok(answer)) if answer.status == "incomplete" => {
-                cell.indent = answer.indent.unwrap_or_default();
-                false
-            }
-            // For invalid code and for errors of the check, the run reports the reason.
-            Ok(Ok(_)) => true,
-            Ok(Err(error)) if !is_busy(&error) => true,
-            Ok(Err(_)) | Err(_) => {
-                let looks_whole = cell.looks_whole();
-                if looks_whole {
-                    let busy = "the kernel runs other code; this code is queued";
-                    self.cx.ui.print_message(busy);
-                }
-                looks_whole
+        let has_failed = self.execute(request).await;
+        self.is_debugging = debugs && !has_failed;
+        if self.is_debugging {
+            let help = "`w` lists the frames, `u` and `d` move, `p NAME` prints, `q` leaves";
+            self.cx.ui.print_message(help);
+        }
+        if let Ok(Some(session)) = self.find_session().await {
+            self.number = session.exec_count.saturating_add(1);
+        }
+    }
+
+    /// Sends a command to the debugger, which keeps its position between the runs.
+    async fn run_debugger_command(&mut self, line: &str) {
+        let line = line.lines().next().unwrap_or_default().trim();
+        if line.is_empty() {
+            return;
+        }
+        let request = Execute {
+            store_history: false,
+            ..Execute::new(format!("{DEBUG_MAGIC} {line}"))
+        };
+        let has_failed = self.execute(request).await;
+        self.is_debugging = !has_failed && !DEBUGGER_EXIT_WORDS.contains(&line);
+    }
+
+    /// Returns whether the run has failed, after its reason was printed.
+    async fn execute(&mut self, request: Execute) -> bool {
+        match self.follow_run(request).await {
+            Ok(Some(reply)) => reply.error.is_some(),
+            Ok(None) => true,
+            Err(error) => {
+                let name = self.cx.instance.hint_name();
+                self.cx.ui.print_failure(&error, name);
+                true
             }
         }
     }
 
-    async fn execute_cell(&mut self, code: String) -> Result<()> {
+    async fn follow_run(&mut self, request: Execute) -> Result<Option<ExecReply>> {
         let id = run_id()?;
         let request = Execute {
             id: Some(id.clone()),
             session: self.session.clone(),
             queue: true,
             seen: self.seen,
-            ..Execute::new(code)
+            ..request
         };
         let mut view = RunView::new(self.cx, self.out.clone())?;
         let open_events = async {
@@ -193,10 +219,11 @@ impl Repl<'_> {
         )
         .await;
         view.end_line()?;
-        if let Some(reply) = reply? {
+        let reply = reply?;
+        if let Some(reply) = &reply {
             self.seen = Some(reply.kernel.generation);
         }
-        Ok(())
+        Ok(reply)
     }
 }
 

@@ -16,6 +16,7 @@ pub(super) fn probe_service(probe: &ServiceProbe) -> BoxFuture<'_, bool> {
             ServiceProbe::Display => probe_blocking(display::is_server_responding).await,
             ServiceProbe::WindowManager => probe_blocking(display::has_window_manager).await,
             ServiceProbe::Desktop => probe_blocking(display::is_desktop_painted).await,
+            ServiceProbe::Taskbar => probe_blocking(display::has_taskbar).await,
             ServiceProbe::Socket(path) => UnixStream::connect(path).await.is_ok(),
             ServiceProbe::Rfb(path) => is_rfb_server(path).await,
             ServiceProbe::Cdp(port) => cdp::is_browser_responding(*port).await,

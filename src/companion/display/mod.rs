@@ -20,7 +20,9 @@ mod screen_probe;
 mod windows;
 
 pub(crate) use capture::{ScreenPicture, ScreenRegion};
-pub(crate) use screen_probe::{has_window_manager, is_desktop_painted, is_server_responding};
+pub(crate) use screen_probe::{
+    has_taskbar, has_window_manager, is_desktop_painted, is_server_responding,
+};
 
 use crate::protocol::display::{InputAction, ScreenPoint, ScreenSize, Window};
 use display_thread::{DisplayQueue, DisplayRequest};

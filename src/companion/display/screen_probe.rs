@@ -2,7 +2,7 @@
 
 use super::DisplayRefusal;
 use super::connection::{X11Connection, ignore_missing_window, x11_call_failed};
-use x11rb::protocol::xproto::{ConnectionExt as _, ImageFormat, MapState, Window};
+use x11rb::protocol::xproto::{Atom, ConnectionExt as _, ImageFormat, MapState, Window};
 
 /// Number of rows of the screen that are probed.
 const PROBED_ROWS: i16 = 32;
@@ -47,27 +47,47 @@ pub(crate) fn is_desktop_painted() -> bool {
 /// Whether a desktop's window exists and is at least as large as the screen: PCManFM's window keeps its size when the
 /// screen becomes smaller.
 pub(super) fn is_covered_by_desktop(connection: &X11Connection) -> Result<bool, DisplayRefusal> {
-    let list = connection.atoms._NET_CLIENT_LIST_STACKING;
     let (width, height) = window_size(connection, connection.root)?.unwrap_or_default();
+    let covers = |(w, h): (u16, u16)| w >= width && h >= height;
+    for window in shown_windows(connection, connection.atoms._NET_WM_WINDOW_TYPE_DESKTOP)? {
+        if window_size(connection, window)?.is_some_and(covers) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether the taskbar's window is on the screen.
+pub(crate) fn has_taskbar() -> bool {
+    let find = || {
+        let connection = X11Connection::open()?;
+        shown_windows(&connection, connection.atoms._NET_WM_WINDOW_TYPE_DOCK)
+    };
+    find().is_ok_and(|found: Vec<Window>| !found.is_empty())
+}
+
+/// The windows of this type that are on the screen.
+fn shown_windows(connection: &X11Connection, kind: Atom) -> Result<Vec<Window>, DisplayRefusal> {
+    let list = connection.atoms._NET_CLIENT_LIST_STACKING;
+    let mut shown = Vec::new();
     for window in connection.read_u32_property(connection.root, list)? {
         let kinds = connection.read_u32_property(window, connection.atoms._NET_WM_WINDOW_TYPE)?;
-        if !kinds.contains(&connection.atoms._NET_WM_WINDOW_TYPE_DESKTOP) {
+        if !kinds.contains(&kind) {
             continue;
         }
         let attributes = connection
             .x
             .get_window_attributes(window)
             .map_err(x11_call_failed)?;
-        let is_shown = match attributes.reply() {
+        let is_viewable = match attributes.reply() {
             Ok(attributes) => attributes.map_state == MapState::VIEWABLE,
             Err(error) => ignore_missing_window(error).map(|()| false)?,
         };
-        let covers = |(w, h): (u16, u16)| w >= width && h >= height;
-        if is_shown && window_size(connection, window)?.is_some_and(covers) {
-            return Ok(true);
+        if is_viewable {
+            shown.push(window);
         }
     }
-    Ok(false)
+    Ok(shown)
 }
 
 /// Whether any pixel is not black. A black desktop shows its icons.

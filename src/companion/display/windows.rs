@@ -16,14 +16,18 @@ const WINDOW_FOCUS_TIMEOUT: Duration = Duration::from_secs(2);
 /// The source of a request: a window manager obeys a pager.
 const EWMH_SOURCE_PAGER: u32 = 2;
 
-/// All windows but the desktop's own, the lowest first.
+/// All windows but the desktop's own and the taskbar, the lowest first.
 pub(super) fn list_windows(connection: &X11Connection) -> Result<Vec<Window>, DisplayRefusal> {
     let atoms = connection.atoms;
+    let own_kinds = [
+        atoms._NET_WM_WINDOW_TYPE_DESKTOP,
+        atoms._NET_WM_WINDOW_TYPE_DOCK,
+    ];
     let active = active_window(connection)?;
     let mut windows = Vec::new();
     for id in connection.read_u32_property(connection.root, atoms._NET_CLIENT_LIST_STACKING)? {
         let kinds = connection.read_u32_property(id, atoms._NET_WM_WINDOW_TYPE)?;
-        if kinds.contains(&atoms._NET_WM_WINDOW_TYPE_DESKTOP) {
+        if kinds.iter().any(|kind| own_kinds.contains(kind)) {
             continue;
         }
         windows.extend(read_window(connection, id, active)?);

@@ -6,6 +6,8 @@ use crate::protocol::kernel::DEFAULT_SESSION;
 use futures_util::future::join_all;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
+use std::num::NonZero;
+use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -25,6 +27,27 @@ const EVOLVE_PORT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The default port of VNC clients.
 const EVOLVE_VNC_PORT: u16 = 5900;
+
+/// How much longer than usual a service or server may take on a busy machine.
+const MAX_LOAD_FACTOR: f64 = 3.0;
+
+/// The time limit on this machine now. A server that starts in ten seconds takes a minute where six programs wait for
+/// each core.
+fn stretch_for_load(limit: Duration) -> Duration {
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let cores = available_parallelism().map_or(1, NonZero::get);
+    limit.mul_f64(load_factor(&load, cores))
+}
+
+/// The programs that wait for each core, from 1 to [`MAX_LOAD_FACTOR`].
+fn load_factor(load: &str, cores: usize) -> f64 {
+    let latest = load
+        .split(' ')
+        .next()
+        .and_then(|number| number.parse().ok());
+    let waiting = latest.unwrap_or(0.0) / cores as f64;
+    waiting.clamp(1.0, MAX_LOAD_FACTOR)
+}
 
 /// Runs one check with a timeout.
 pub(super) async fn run_check(
@@ -68,7 +91,7 @@ impl EvolveParts {
             let named = format!("service:{name}");
             run_check(
                 named,
-                EVOLVE_SERVICE_TIMEOUT,
+                stretch_for_load(EVOLVE_SERVICE_TIMEOUT),
                 self.desktop.check_service(name),
             )
         });
@@ -81,7 +104,8 @@ impl EvolveParts {
                 let count = self.hub.probe_server(name).await?;
                 Ok(format!("the server lists {count} tools"))
             };
-            run_check(format!("mcp:{name}"), EVOLVE_MCP_SERVER_TIMEOUT, proved)
+            let limit = stretch_for_load(EVOLVE_MCP_SERVER_TIMEOUT);
+            run_check(format!("mcp:{name}"), limit, proved)
         });
         join_all(each).await
     }
@@ -151,7 +175,7 @@ fn find_host_address(name: &str, hosts: &str) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use super::{find_host_address, run_check};
+    use super::{find_host_address, load_factor, run_check};
     use std::future::pending;
     use std::time::Duration;
 
@@ -163,6 +187,13 @@ mod tests {
             "172.17.0.2".parse().ok()
         );
         assert_eq!(find_host_address("other", hosts), None);
+    }
+
+    #[test]
+    fn a_busy_machine_gets_more_time_up_to_a_limit() {
+        let factors = ["0.10 0.2 0.3 1/9 8", "3.00 1 1 1/9 8", "64.5 1 1 1/9 8", ""]
+            .map(|load| load_factor(load, 2));
+        assert_eq!(factors, [1.0, 1.5, 3.0, 1.0]);
     }
 
     #[tokio::test]

@@ -7,6 +7,7 @@
 mod activity;
 mod admission;
 mod auth;
+mod browser_page;
 mod criu;
 mod cryo;
 mod desktop;
@@ -159,6 +160,7 @@ impl HttpServer {
                     guard.clone(),
                     auth::authenticate_request,
                 ))
+                .layer(from_fn(browser_page::answer_browser))
                 .layer(from_fn(add_protocol_headers))
         };
         let (shutdown, closing) = watch::channel(false);

@@ -39,6 +39,8 @@ pub(crate) enum ServiceProbe {
     WindowManager,
     /// The desktop's window exists and is drawn on the screen.
     Desktop,
+    /// The taskbar's window is on the screen.
+    Taskbar,
     /// A Unix socket accepts connections.
     Socket(PathBuf),
     /// A Unix socket answers with the VNC protocol.
@@ -225,13 +227,15 @@ mod tests {
         let names: Vec<&str> = all.all().iter().map(|d| d.name.as_str()).collect();
         assert_eq!(
             names,
-            ["xvfb", "dbus", "openbox", "pcmanfm", "x11vnc", "chromium"]
+            [
+                "xvfb", "dbus", "openbox", "pcmanfm", "tint2", "x11vnc", "chromium"
+            ]
         );
         assert_eq!(
-            all.all()[4].readiness_probe,
+            all.all()[5].readiness_probe,
             ServiceProbe::Rfb("<RUN>/vnc.sock".into())
         );
-        assert_eq!(all.all()[5].need, ServiceNeed::Browser);
+        assert_eq!(all.all()[6].need, ServiceNeed::Browser);
     }
 
     #[test]

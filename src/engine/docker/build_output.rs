@@ -61,6 +61,8 @@ impl BuildOutput {
             if vertex.started.is_some()
                 && vertex.completed.is_none()
                 && !name.starts_with("[internal]")
+                // The builder copies what it was sent, before it knows the steps.
+                && !self.steps.is_empty()
             {
                 let (done, all) = (
                     self.steps.intersection(&self.completed_steps).count(),

@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use osctl_support::api::ApiRefusal;
 
 pub(super) const INVALID_REQUEST_CODE: i64 = -32600;
+const PARSE_ERROR_CODE: i64 = -32700;
 const REFUSAL_INVALID_PARAMS_CODE: i64 = -32602;
 const HUB_STOPPING_MESSAGE: &str = "the companion is stopping";
 
@@ -70,7 +71,9 @@ impl IntoResponse for RpcParseError {
         match self {
             Self::NotJson(why) => {
                 let why = format!("the body is not valid JSON: {why}");
-                ApiRefusal::new(status, "malformed_json", why).into_response()
+                let refusal = ApiRefusal::new(status, "malformed_json", why);
+                // The id of the request is unknown, which JSON-RPC writes as null.
+                refusal_response(refusal, Some("null"), PARSE_ERROR_CODE)
             }
             Self::NotRpc(why, id) => {
                 let why = format!("the body is not JSON-RPC: {why}");

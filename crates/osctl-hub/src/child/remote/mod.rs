@@ -411,10 +411,14 @@ fn content_type(response: &Response) -> &str {
     kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default()
 }
 
+/// The cause of the error, after the scheme, host and port of the request; the rest of the address may hold a secret.
 fn root_cause(error: &reqwest::Error) -> String {
     let mut why: &dyn std::error::Error = error;
     while let Some(source) = why.source() {
         why = source;
     }
-    why.to_string()
+    match error.url() {
+        Some(url) => format!("{}: {why}", url.origin().ascii_serialization()),
+        None => why.to_string(),
+    }
 }

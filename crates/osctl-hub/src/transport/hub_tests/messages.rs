@@ -238,16 +238,16 @@ async fn refusals_are_json_and_have_the_requests_id_where_it_had_one() {
             &[json, both, session][..],
             "{",
             400,
-            "malformed_json",
+            "null -32700",
         ),
-        ("POST", a, &[json, both, session], "", 400, "malformed_json"),
+        ("POST", a, &[json, both, session], "", 400, "null -32700"),
         (
             "POST",
             a,
             &[json, both, session],
             "\u{0}",
             400,
-            "malformed_json",
+            "null -32700",
         ),
         ("POST", a, &[json, both, session], "[]", 400, "no_message"),
         ("POST", a, &[json, both, session], "1", 400, "no_message"),
@@ -422,7 +422,7 @@ async fn refusals_are_json_and_have_the_requests_id_where_it_had_one() {
             404,
             "unknown_session",
         ),
-        ("POST", "/messages", &[json], "{", 400, "malformed_json"),
+        ("POST", "/messages", &[json], "{", 400, "null -32700"),
     ] {
         let case = format!("{method} {path} {headers:?} {body}");
         let response =
