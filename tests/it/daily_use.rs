@@ -3,6 +3,7 @@
 use crate::commands::Ran;
 use crate::harness::{Home, forget, python};
 use crate::instance_folders::{Folder, record};
+use crate::soak::print_line;
 use crate::trials;
 use serde_json::Value;
 use std::fs;
@@ -98,7 +99,9 @@ fn five_commands_give_an_agent_its_computer() {
     // The next image has the package.
     let lock = fs::read_to_string(project.join("osctl.lock")).unwrap();
     assert!(lock.contains("\"polars\""), "{lock}");
-    println!("up {up:.1?}, add {add:.1?}, five commands {total:.1?}");
+    print_line(&format!(
+        "up {up:.1?}, add {add:.1?}, five commands {total:.1?}"
+    ));
     assert!(add < ADD_TIMEOUT, "{add:?}");
     assert!(total < FIRST_HOUR_TIMEOUT, "{total:?}");
     home.down();

@@ -123,12 +123,12 @@ fn escape_html(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::{MAX_PAGE_JSON_BYTES, answer_browser};
-    use crate::companion::api::ApiRefusal;
     use axum::body::{Body, to_bytes};
     use axum::http::{Request, StatusCode};
     use axum::middleware::from_fn;
     use axum::routing::get;
     use axum::{Json, Router};
+    use osctl_support::api::ApiRefusal;
     use serde_json::json;
     use tower::ServiceExt;
 
