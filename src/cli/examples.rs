@@ -87,7 +87,7 @@ const COMMAND_EXAMPLES: &[(&str, &[&str])] = &[
     (
         "repl",
         &[
-            "osctl repl                    # Tab completes, %debug looks into the last error",
+            "osctl repl                    # Tab completes, %debug inspects an error",
             "osctl repl -s experiment",
         ],
     ),
