@@ -139,7 +139,8 @@ impl Repl<'_> {
         ));
         if let Some(session) = found {
             self.number = session.exec_count.saturating_add(1);
-            self.seen = Some(session.kernel.generation);
+            // A kernel that has not started yet has lost nothing.
+            self.seen = Some(session.kernel.generation).filter(|generation| *generation > 0);
         }
         Ok(())
     }
