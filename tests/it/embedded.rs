@@ -20,9 +20,11 @@ fn a_new_process_that_does_not_work_is_replaced_by_the_old_one() {
     fs::write(&kernel, "raise SystemExit(3)\n").unwrap();
     let ran = home.run(["up", "--yes"]);
     assert_eq!(ran.code, 4, "{ran:?}");
-    let status = home.json(["status"]);
-    let seen = (&status["image"], status["healthy"].as_bool());
-    assert_eq!(seen, (&image, Some(true)), "{status}");
+    home.api().until("the kernel of the old process", |_| {
+        let status = home.json(["status"]);
+        assert_eq!(status["image"], image, "{status}");
+        status["healthy"].as_bool()?.then_some(())
+    });
     assert_eq!(home.ok(["exec", "6 * 7"]).stdout, "42\n");
     // The next process works, and nothing else is left.
     fs::write(&kernel, [&works[..], b"\n# another body\n"].concat()).unwrap();

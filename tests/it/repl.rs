@@ -137,9 +137,13 @@ fn tab_completes_what_the_kernel_knows() {
         "popup_a, popup_b = 'first', 'second'",
     ]);
     terminal.types("popup_");
-    terminal.press_until("\t", "popup_b");
+    terminal.types("\t");
+    terminal.wait_for("popup_b");
     terminal.wait_for_last_line(|line| line.contains("popup_b"));
-    terminal.types("\x1b[B\r");
+    // The console applies keys that arrive together before it selects.
+    terminal.types("\x1b[B");
+    terminal.wait_for("popup_b");
+    terminal.types("\r");
     terminal.wait_for_last_line(|line| line.ends_with("popup_b") && line.starts_with("In ["));
     terminal.types("\r");
     wait_for_output(&mut terminal, "'second'");
@@ -159,9 +163,10 @@ fn a_pasted_and_an_edited_cell_run_as_a_whole() {
     terminal.types("for n in [1, 2]:\rprint('n is', n)\r\r");
     terminal.wait_for("\nn is 2\r\n");
     wait_for_prompt(&mut terminal);
-    terminal.types(&format!("{UP}{UP}{END}"));
+    terminal.types(&format!("{UP}{END}"));
     terminal.wait_for_last_line(|line| line.ends_with("print('n is', n)"));
     terminal.types("\rn = n * 10");
+    terminal.wait_for("n = n * 10");
     let screen = terminal.wait_for_last_line(|line| line.ends_with("print('n is', n)"));
     assert!(screen.contains("...:     n = n * 10"), "{screen}");
     terminal.types("\x1b[B\x1b[F\r");
