@@ -61,7 +61,7 @@ impl Watched {
         let status = loop {
             self.peak = self.peak.max(held(self.child.id()));
             if let Some((status, peak)) = ended(&self.child) {
-                // A child has the memory of this process until it executes its program.
+                // The system counts the memory of this process for a child, too.
                 let own = held_alone(std::process::id()) + SLACK_BYTES;
                 self.peak = self.peak.max(if peak > own { peak } else { 0 });
                 break status;
@@ -134,8 +134,13 @@ fn ended(child: &Child) -> Option<(ExitStatus, u64)> {
     (pid > 0).then(|| (ExitStatus::from_raw(status), kilobytes << 10))
 }
 
-/// The most bytes that a process has held until now.
+/// The most bytes that a process has held until now. A child has the memory of this process until it executes its
+/// program.
 fn held_alone(pid: u32) -> u64 {
+    let program = |process: &str| fs::read_link(format!("/proc/{process}/exe")).ok();
+    if pid != std::process::id() && program(&pid.to_string()) == program("self") {
+        return 0;
+    }
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
