@@ -1,6 +1,7 @@
 //! *swapping*: the old container is paused with its memory, and the new one takes its place.
 
 use super::RunExecutor;
+use crate::backoff::Backoff;
 use crate::engine::{Container, ContainerPhase, EngineProgress};
 use crate::error::Result;
 use crate::keeper::journal::RunJournalStep;
@@ -13,6 +14,14 @@ use tokio::time::Instant;
 /// A quiesced container resumes after a minute. If a slow engine takes too long to pause it, the work that it does
 /// after resuming would be lost.
 const PAUSE_AFTER_QUIESCE_TIMEOUT: Duration = Duration::from_secs(40);
+
+/// runc gives up the freeze of a busy container after a moment ("unable to freeze"): the delays before the keeper asks
+/// again, and how often.
+const PAUSE_RETRY_BACKOFF: Backoff = Backoff {
+    first: Duration::from_millis(200),
+    max: Duration::from_secs(1),
+};
+const MAX_PAUSE_RETRIES: u32 = 4;
 
 impl RunExecutor {
     pub(super) async fn run_swapping(&mut self) -> Result<()> {
@@ -64,7 +73,7 @@ impl RunExecutor {
     /// Checks the time after the pause, because a quiesced container resumes after its lease.
     async fn pause_old_container(&self, old: &str) -> Result<()> {
         let docker = &self.target.docker;
-        match docker.pause(old).await {
+        match self.pause_with_retries(old).await {
             Err(error) if self.is_forced() && !is_engine_away(&error) => {
                 self.log
                     .log(&format!("{error:#}; the keeper stops the container"));
@@ -88,5 +97,19 @@ impl RunExecutor {
             bail!("the old container ended after its state was stored, and was restarted");
         }
         Ok(())
+    }
+
+    async fn pause_with_retries(&self, old: &str) -> Result<()> {
+        let mut refused = 0;
+        loop {
+            match self.target.docker.pause(old).await {
+                Err(error) if refused < MAX_PAUSE_RETRIES && !is_engine_away(&error) => {
+                    refused += 1;
+                    self.log.log(&format!("{error:#}; the keeper repeats it"));
+                    tokio::time::sleep(PAUSE_RETRY_BACKOFF.delay_after(refused)).await;
+                }
+                done => return done,
+            }
+        }
     }
 }

@@ -282,7 +282,6 @@ async fn a_swap_that_the_engine_refuses_is_rolled_back() {
         Swapping,
         &[
             ("update os-host", |_| Refuse, "restart policy"),
-            ("pause os-host", |_| Refuse, "pausing the container"),
             (
                 "pause os-host",
                 |_| ReplyAfter(Duration::from_secs(41)),
@@ -320,6 +319,18 @@ async fn a_swap_that_the_engine_refuses_is_rolled_back() {
             ),
         ],
     )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_pause_is_repeated_and_then_rolled_back() {
+    let harness = KeeperHarness::start().await;
+    harness.engine.at("pause os-host", |_| Refuse);
+    assert_eq!(harness.evolve().await.status, Succeeded);
+    let end = (RolledBack, Swapping, "pausing the container");
+    assert_end(end, "each pause is refused", |harness| {
+        harness.engine.always_at("pause os-host", Refuse);
+    })
     .await;
 }
 
