@@ -51,6 +51,9 @@ pub(crate) struct Cli {
     /// Use colour: auto, always or never
     #[arg(long, global = true, value_enum, hide_possible_values = true, default_value_t = Color::Auto, value_name = "WHEN", help_heading = GLOBAL_OPTIONS_HEADING)]
     pub(crate) color: Color,
+    /// Format of diagnostics on stderr: text or json
+    #[arg(long, global = true, env = "OSCTL_LOG_FORMAT", hide_env_values = true, value_enum, hide_possible_values = true, default_value_t = LogFormat::Text, value_name = "FORMAT", help_heading = GLOBAL_OPTIONS_HEADING)]
+    pub(crate) log_format: LogFormat,
     #[command(subcommand)]
     pub(crate) verb: Verb,
 }
@@ -60,6 +63,18 @@ pub(crate) enum Color {
     Auto,
     Always,
     Never,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    Text,
+    Json,
+}
+
+impl LogFormat {
+    pub(crate) fn is_json(self) -> bool {
+        self == Self::Json
+    }
 }
 
 impl From<Color> for Option<bool> {

@@ -8,6 +8,7 @@
 //!                             ├─ keeper ─┴─ image     body/ → build context, rules for Dockerfiles
 //!                             └─ companion            in the container: HTTP, owner of the kernels
 //!                      replacement: steps of replacing a container, for host and keeper
+//!                      log_output: lines of the log
 //! crates:              protocol: messages between host, keeper and companion
 //!                      archive: file trees as one stream, in both directions
 //!                      support: atomic writes, delays between attempts, refusals over HTTP
@@ -17,8 +18,8 @@
 //!
 //! Rules, enforced by `tests/it/laws.rs`:
 //!
-//! - `error` imports nothing of this crate; `engine` imports `protocol`, `error` and `atomic_write`; `image` imports
-//!   `protocol`, `error` and `archive`.
+//! - `error` and `log_output` import nothing of this crate; `engine` imports `protocol`, `error` and `atomic_write`;
+//!   `image` imports `protocol`, `error` and `archive`.
 //! - `replacement` imports `protocol`, `error` and `engine`.
 //! - `host`, `keeper` and `companion` never import each other.
 //! - These crates are used only here: bollard in `engine/docker`; axum in `companion/http` and
@@ -38,6 +39,7 @@ mod host;
 mod image;
 #[cfg(target_os = "linux")]
 mod keeper;
+mod log_output;
 #[cfg(all(test, target_os = "linux"))]
 mod model_checker;
 mod replacement;
@@ -53,8 +55,6 @@ use osctl_supervise as supervise;
 use osctl_support::{atomic_write, backoff};
 use std::ffi::OsString;
 use std::process::ExitCode;
-use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
-use tracing_subscriber::EnvFilter;
 
 /// Runs one command line to its end.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -71,7 +71,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let ui = Ui::new(cli.json, cli.quiet, cli.verbose, cli.color.into());
     // The reaper waits for signals of its process, and a log thread would receive them.
     let has_log = !matches!(cli.verb, Verb::Blocking(_));
-    let _log = has_log.then(|| init_log(&cli));
+    let _log = has_log.then(|| log_output::start_log(log_filter(&cli), cli.log_format.is_json()));
     let mut hint_name = cli.instance.clone();
     match run_cli(cli, ui, &mut hint_name) {
         Ok(outcome) => outcome.into(),
@@ -128,23 +128,12 @@ fn block_on_verb(
     answer
 }
 
-/// Diagnostics go to stderr, with the level of `RUST_LOG` or of the number of `-v`. A separate thread writes them and
-/// drops them when stderr is not read, so that the log never blocks a service.
-fn init_log(cli: &cli::Cli) -> WorkerGuard {
-    let default = match (&cli.verb, cli.verbose) {
+/// The filter of the log without `RUST_LOG`: the level of a service, or of the number of `-v`.
+fn log_filter(cli: &cli::Cli) -> &'static str {
+    match (&cli.verb, cli.verbose) {
         (Verb::Container(verb), _) if verb.is_service() => "info,rmcp=warn",
         (_, 0) => "error",
         (_, 1) => "osctl=info",
         (_, _) => "osctl=debug",
-    };
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
-    let (writer, guard) = NonBlockingBuilder::default()
-        .buffered_lines_limit(4096)
-        .finish(std::io::stderr());
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(writer)
-        .with_ansi(false)
-        .init();
-    guard
+    }
 }

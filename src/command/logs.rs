@@ -7,6 +7,7 @@ use super::follow::CTRL_C_EXIT_CODE;
 use crate::engine::LogOptions;
 use crate::error::{Error, Result, VerbOutcome, nearest_name};
 use crate::host::client::not_running_error;
+use crate::log_output::read_log_line;
 use crate::protocol::line_buffer::LineBuffer;
 use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
@@ -114,7 +115,10 @@ async fn show_log(plan: LogsPlan, cx: &CommandContext) -> Result<VerbOutcome> {
     };
     let LogOptions { follow, tail } = plan.options;
     match (service, tail) {
-        (None, _) => engine.logs(&name, plan.options, &mut print).await?,
+        (None, _) => {
+            let mut of_any = |line: &str| print(&read_log_line(line));
+            engine.logs(&name, plan.options, &mut of_any).await?;
+        }
         (Some(service), None) => {
             let mut of_service = select_lines(service, 0, &mut print);
             engine.logs(&name, plan.options, &mut of_service).await?;
@@ -123,7 +127,7 @@ async fn show_log(plan: LogsPlan, cx: &CommandContext) -> Result<VerbOutcome> {
         (Some(service), Some(tail)) => {
             let mut last = LastLines::new(service, tail);
             let mut collect = |line: &str| {
-                last.add(line);
+                last.add(&read_log_line(line));
                 Ok(())
             };
             let whole = |follow| LogOptions { follow, tail: None };
@@ -149,13 +153,16 @@ fn select_lines(
     mut to_skip: usize,
     print: &mut (impl FnMut(&str) -> Result<()> + Send),
 ) -> impl FnMut(&str) -> Result<()> + Send {
-    move |line| match to_skip.checked_sub(1) {
-        Some(rest) => {
+    move |line| {
+        if let Some(rest) = to_skip.checked_sub(1) {
             to_skip = rest;
-            Ok(())
+            return Ok(());
         }
-        None if is_of(line, service) => print(line),
-        None => Ok(()),
+        let line = read_log_line(line);
+        match is_of(&line, service) {
+            true => print(&line),
+            false => Ok(()),
+        }
     }
 }
 
@@ -299,13 +306,17 @@ fn take_text(unread: &mut LineBuffer) -> String {
     String::from_utf8_lossy(&bytes[..whole]).into_owned()
 }
 
-/// `2026-11-20T21:00:00Z  INFO kernel: …` belongs to the kernel. In messages about supervised services, the next word
-/// is the name of the service.
+/// `2026-11-20T21:00:00Z  INFO kernel: …` belongs to the kernel. Lines of supervised services have the value `service`
+/// before the message; in those of earlier versions, the message begins with the name of the service.
 fn is_of(line: &str, service: &str) -> bool {
     let mut words = line.split_whitespace().skip(2);
     let source = words.next().unwrap_or_default().trim_end_matches(':');
     let is_supervised = source.contains("::service::");
-    let name = words.next().and_then(|word| word.strip_suffix(':'));
+    let value = words.next().unwrap_or_default();
+    let name = value
+        .strip_prefix("service=")
+        .map(|name| name.trim_end_matches(':'))
+        .or(value.strip_suffix(':'));
     source.rsplit("::").any(|part| part == service) || is_supervised && name == Some(service)
 }
 
@@ -338,6 +349,9 @@ mod tests {
         assert!(is_of(line, "xvfb") && is_of(line, "service") && !is_of(line, "no"));
         let line = "2026-11-20T21:00:00Z  INFO osctl::companion::kernel::task: xvfb: started";
         assert!(!is_of(line, "xvfb"));
+        let line =
+            "2026-11-20T21:00:00Z  INFO osctl::companion::service::log_lines service=xvfb: no: x";
+        assert!(is_of(line, "xvfb") && is_of(line, "service") && !is_of(line, "no"));
     }
 
     #[test]

@@ -84,7 +84,11 @@ impl SessionStateStore {
         self.shells.restore_contexts(shells);
         for name in sessions {
             if let Err(refusal) = self.sessions.create_session(Some(name.clone())).await {
-                tracing::warn!(session = name, "cannot restore the session: {refusal:?}");
+                tracing::warn!(
+                    session = name,
+                    ?refusal,
+                    "the companion can't restore the session"
+                );
             }
         }
         if !checkpoints.by_session.is_empty() {
@@ -98,7 +102,7 @@ impl SessionStateStore {
     pub(crate) async fn save_or_warn(&self, checkpoints: EvolveCheckpoints) -> bool {
         let saved = self.save_state(checkpoints).await;
         if let Err(error) = &saved {
-            tracing::warn!("cannot save the state of the shells: {error:#}");
+            tracing::warn!(error = %format_args!("{error:#}"), "the companion can't save the state of the shells");
         }
         saved.is_ok()
     }

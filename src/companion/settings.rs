@@ -17,12 +17,13 @@ pub(super) const COMPANION_SOCKET_FILE: &str = "companion.sock";
 const COMPANION_GRACE_SECONDS: u64 = 10;
 
 /// Variables for the companion only: kernels, commands and terminals don't get them.
-pub(super) const COMPANION_ONLY_VARIABLES: [&str; 5] = [
+pub(super) const COMPANION_ONLY_VARIABLES: [&str; 6] = [
     "OSCTL_TOKEN_SHA256",
     "OSCTL_AUTH",
     "OSCTL_HOSTS",
     "OSCTL_LISTEN",
     "OSCTL_MCP_LISTEN",
+    "OSCTL_LOG_FORMAT",
 ];
 
 /// The companion's environment without the companion's own variables.

@@ -68,6 +68,15 @@ pub(crate) struct Config {
     /// Give the container the privileges that checkpointing processes needs, with which code in the container can become
     /// root on the host.
     pub(crate) criu: bool,
+    /// The format of the logs of container and keeper.
+    pub(crate) log_format: ContainerLogFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ContainerLogFormat {
+    Text,
+    Json,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -262,6 +271,7 @@ impl Default for Config {
             docker_socket: false,
             remote_socket: "/var/run/docker.sock".into(),
             criu: false,
+            log_format: ContainerLogFormat::Text,
         }
     }
 }

@@ -4,7 +4,7 @@ use super::instance::{INSTANCE_LABEL, Instance, InstanceRecord};
 use super::mount_safety::canonicalize_existing;
 use super::passed_env::{PassedEnv, passed_variable_names};
 use super::secrets::sha256_fingerprint;
-use crate::config::{self, Config};
+use crate::config::{self, Config, ContainerLogFormat};
 use crate::engine::set_spec_digest;
 use crate::error::Result;
 use crate::protocol::evolve::KEEPER_SOCKET_FOLDER;
@@ -17,6 +17,9 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
+
+/// The variable with the format of the logs of container and keeper, if it is not text.
+pub(super) const LOG_FORMAT_VARIABLE: &str = "OSCTL_LOG_FORMAT";
 
 /// The persistent files, as the container sees them.
 pub(crate) const CONTAINER_FILES_PATH: &str = "/root/host";
@@ -258,6 +261,9 @@ fn spec_environment(
     if config.criu {
         env.set("OSCTL_CRIU", "true");
     }
+    if config.log_format == ContainerLogFormat::Json {
+        env.set(LOG_FORMAT_VARIABLE, "json");
+    }
     env.set("OSCTL_DESKTOP_RUN", config.desktop.run.name());
     env.set("OSCTL_DESKTOP_IDLE", config.desktop.idle.to_string());
     env.set("OSCTL_DESKTOP_RESOLUTION", &config.desktop.resolution);
@@ -299,10 +305,10 @@ fn is_stored_at_stop(before: &[String]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::{
-        EngineContext, PASSED_ENV_DIGEST_LABEL, container_capabilities, is_stored_at_stop,
-        keep_running_variables, make_container_spec, security_options,
+        EngineContext, LOG_FORMAT_VARIABLE, PASSED_ENV_DIGEST_LABEL, container_capabilities,
+        is_stored_at_stop, keep_running_variables, make_container_spec, security_options,
     };
-    use crate::config::{Config, EngineChoice};
+    use crate::config::{Config, ContainerLogFormat, EngineChoice};
     use crate::host::applied_settings::AppliedSettings;
     use crate::host::folders::Folders;
     use crate::host::instance::{Instance, InstanceRecord};
@@ -342,6 +348,13 @@ mod tests {
             sha256_fingerprint("osctl_secret")
         );
         assert_eq!(spec.env.0["OSCTL_HOSTS"], "127.0.0.1,os-host-two.localhost");
+        // Text is the default, so that a container of an earlier version is up to date.
+        assert_eq!(spec.env.0.get(LOG_FORMAT_VARIABLE), None);
+        let json = Config {
+            log_format: ContainerLogFormat::Json,
+            ..config.clone()
+        };
+        assert_eq!(make(&json).env.0[LOG_FORMAT_VARIABLE], "json");
         assert!(spec.ports.iter().all(|p| p.bind.is_loopback()));
         assert_eq!(spec, make(&config));
         assert!(

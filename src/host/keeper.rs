@@ -4,6 +4,7 @@
 //! not run.
 
 use super::bounded_response::{ResponseLines, check_values};
+use super::container_spec::LOG_FORMAT_VARIABLE;
 use super::folders::Folders;
 use super::instance::{INSTANCE_LABEL, Instance, InstanceRecord, KEEPER_NAME};
 use super::passed_env::{PassedEnv, passed_variable_names};
@@ -138,7 +139,8 @@ impl KeeperContainer<'_> {
         socket: Option<&Path>,
         progress: &dyn EngineProgress,
     ) -> Result<()> {
-        self.ensure_running(companion, record, socket, progress)
+        let log_format = config.spec.env.0.get(LOG_FORMAT_VARIABLE);
+        self.ensure_running(companion, record, socket, log_format, progress)
             .await?;
         let name = self.instance.keeper_container_name();
         self.docker
@@ -152,6 +154,7 @@ impl KeeperContainer<'_> {
         companion: &CompanionBinary,
         record: &InstanceRecord,
         socket: Option<&Path>,
+        log_format: Option<&String>,
         progress: &dyn EngineProgress,
     ) -> Result<()> {
         let Some(socket) = socket else {
@@ -168,6 +171,9 @@ impl KeeperContainer<'_> {
         };
         let mut spec = self.container_spec(&image, record, &socket);
         spec.env.set(KEEPER_IMAGE_VARIABLE, name);
+        if let Some(format) = log_format {
+            spec.env.set(LOG_FORMAT_VARIABLE, format);
+        }
         set_spec_digest(&mut spec, &BTreeSet::new())?;
         let name = &spec.name;
         let found = self.find_container().await?;

@@ -40,7 +40,8 @@ impl KeeperContainer<'_> {
         if is_alone || has_begun || !self.docker.has_volume(&state).await? {
             return Ok(());
         }
-        self.ensure_running(companion, record, Some(socket), progress)
+        // The next deploy sets the format of the log.
+        self.ensure_running(companion, record, Some(socket), None, progress)
             .await?;
         self.wait_until_ready().await?;
         progress.report_step("waiting for the keeper to finish the interrupted evolve");

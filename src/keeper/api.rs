@@ -146,7 +146,7 @@ impl KeeperServer {
             tokio::spawn(async move {
                 // The client closed the connection early and needs no reply.
                 if let Err(error) = server.handle_connection(stream, by).await {
-                    tracing::debug!("a connection ended: {error:#}");
+                    tracing::debug!(error = %format_args!("{error:#}"), "a connection ended");
                 }
                 drop(permit);
             });
@@ -415,7 +415,7 @@ impl KeeperReplyWriter {
     }
 
     async fn write_refusal(&mut self, error: ApiError, by: EvolveCaller) -> Result<()> {
-        tracing::warn!(?by, "refused a request: {}", error.message);
+        tracing::warn!(?by, why = error.message, "the keeper refused a request");
         self.write_reply(&KeeperReply::Refused { error }).await
     }
 }

@@ -24,6 +24,7 @@ use std::path::Path;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
+use tracing::Instrument;
 
 /// How long a caller waits for a recovery to end.
 const CONTROLLER_REPLY_TIMEOUT: Duration = Duration::from_secs(20);
@@ -229,7 +230,7 @@ impl RunController {
             KeeperOutcome::WatchEnded(WatchVerdict::Failed(why)) => self.start_rescue(why),
             KeeperOutcome::Rescue(work) => drop(self.start_execution(*work)),
             KeeperOutcome::EngineLost(error) => {
-                tracing::warn!("{error:#}");
+                tracing::warn!(error = %format_args!("{error:#}"), "the keeper lost the engine and recovers");
                 self.state = KeeperState::Recovering;
                 let why = sanitize::sanitize_sentence(&format!("{error:#}"));
                 self.activity =
@@ -240,7 +241,10 @@ impl RunController {
     }
 
     fn start_rescue(&mut self, why: String) {
-        tracing::warn!("{why}");
+        tracing::warn!(
+            why,
+            "the keeper rolls back to the last image that passed its watch period"
+        );
         self.state = KeeperState::Recovering;
         self.activity = Box::pin(prepare_rescue(
             self.settings.clone(),
@@ -286,7 +290,8 @@ impl RunController {
     fn start_watch(&mut self, target: DeployTarget, entry: RunJournalEntry) {
         self.state = KeeperState::Watching;
         let (settings, run_store) = (self.settings.clone(), self.run_store.clone());
-        self.activity = Box::pin(async move {
+        let span = tracing::info_span!("watch", run = %entry.run);
+        let watch = async move {
             let port_recovery_task = async {
                 port_recovery::recover_ports(&settings, &run_store).await;
                 std::future::pending().await
@@ -299,7 +304,8 @@ impl RunController {
                 Ok(verdict) => KeeperOutcome::WatchEnded(verdict),
                 Err(error) => KeeperOutcome::EngineLost(error),
             })
-        });
+        };
+        self.activity = Box::pin(watch.instrument(span));
     }
 
     async fn begin_run(
@@ -355,7 +361,7 @@ fn recover_with_retries(
                 }
                 // No deploy config yet: wait for the host. A config that is not there affects no run.
                 Err(error) if !is_engine_away(&error) => {
-                    tracing::info!("the keeper waits for a deploy config: {error:#}");
+                    tracing::info!(error = %format_args!("{error:#}"), "the keeper waits for a deploy config");
                     last_reply_at = Instant::now();
                     tokio::time::sleep(DEPLOY_CONFIG_POLL_INTERVAL).await;
                     continue;
@@ -369,14 +375,11 @@ fn recover_with_retries(
             match retry_policy::decide_retry(refused, away) {
                 EngineRetryDecision::Retry(pause) => {
                     let seconds = pause.as_secs_f64();
-                    tracing::info!(
-                        seconds,
-                        "the recovery failed; the keeper repeats it: {error:#}"
-                    );
+                    tracing::info!(seconds, error = %format_args!("{error:#}"), "the recovery failed; the keeper repeats it");
                     tokio::time::sleep(pause).await;
                 }
                 EngineRetryDecision::GiveUp => {
-                    tracing::error!("the keeper gives up the recovery: {error:#}");
+                    tracing::error!(error = %format_args!("{error:#}"), "the keeper gives up the recovery");
                     abandon_run(&settings, &run_store, &error);
                     refused = 0;
                 }
@@ -432,7 +435,7 @@ fn record_missing_rescue(
     run_store: &KeeperRunStore,
     why: &str,
 ) -> Result<KeeperOutcome> {
-    tracing::error!("the keeper does not roll back: {why}");
+    tracing::error!(%why, "the keeper does not roll back");
     if let Some(entry) = journal.read()?
         && let Some(mut record) = run_store.read_record(&entry.run)?
     {
@@ -457,7 +460,7 @@ fn read_deploy_config(state_folder: &Path) -> io::Result<Vec<u8>> {
                 && let Err(error) = std::fs::remove_file(former)
                 && error.kind() != io::ErrorKind::NotFound
             {
-                tracing::warn!("the former deploy config can't be removed: {error}");
+                tracing::warn!(%error, "the former deploy config can't be removed");
             }
             read
         }

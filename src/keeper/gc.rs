@@ -25,7 +25,7 @@ pub(super) async fn collect_garbage(
         images
     };
     if let Err(error) = removed.await {
-        tracing::warn!("the garbage collection failed: {error:#}");
+        tracing::warn!(error = %format_args!("{error:#}"), "the garbage collection failed");
     }
 }
 

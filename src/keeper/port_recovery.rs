@@ -70,7 +70,7 @@ impl UnreachableFile {
             read => read.map_err(anyhow::Error::from),
         };
         let read = text.and_then(|text| Ok(serde_json::from_slice(&text)?));
-        read.inspect_err(|error| tracing::warn!("the port recovery file can't be read: {error:#}"))
+        read.inspect_err(|error| tracing::warn!(error = %format_args!("{error:#}"), "the port recovery file can't be read"))
             .ok()
     }
 
@@ -83,13 +83,13 @@ impl UnreachableFile {
             ..found
         };
         if let Err(error) = self.write(&ended) {
-            tracing::warn!("{error:#}");
+            tracing::warn!(error = %format_args!("{error:#}"), "the port recovery file can't be written");
         }
     }
 
     pub(super) fn clear(&self) {
         if let Err(error) = fs::remove_file(&self.0) {
-            tracing::warn!("the port recovery file can't be removed: {error}");
+            tracing::warn!(%error, "the port recovery file can't be removed");
         }
     }
 }
@@ -126,7 +126,9 @@ pub(super) async fn recover_ports(settings: &KeeperSettings, run_store: &KeeperR
                 }
                 return unreachable_file.clear();
             }
-            Err(error) => tracing::info!("the container does not have its ports yet: {error:#}"),
+            Err(error) => {
+                tracing::info!(error = %format_args!("{error:#}"), "the container does not have its ports yet")
+            }
         }
         failures += 1;
         tokio::time::sleep(PORT_RETRY_BACKOFF.delay_after(failures)).await;
@@ -191,7 +193,7 @@ fn append_to_record(run_store: &KeeperRunStore, run: Option<&EvolveRunId>, what:
         run_store.save_record(&record)
     };
     if let Err(error) = append() {
-        tracing::warn!("the run's record can't be written: {error:#}");
+        tracing::warn!(error = %format_args!("{error:#}"), "the run's record can't be written");
     }
 }
 

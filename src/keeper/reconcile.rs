@@ -67,7 +67,7 @@ pub(super) async fn record_current_image(
 fn log_unless_engine_away(done: Result<()>) -> Result<()> {
     match done {
         Err(error) if !is_engine_away(&error) => {
-            tracing::warn!("the current container can't be reconciled: {error:#}");
+            tracing::warn!(error = %format_args!("{error:#}"), "the current container can't be reconciled");
             Ok(())
         }
         done => done,
@@ -128,10 +128,10 @@ async fn start_failed_container(
     match start_ended_container(target, &unreachable_file, &failed.id, latest.as_ref()).await? {
         ContainerStartOutcome::Untouched | ContainerStartOutcome::Started => {}
         ContainerStartOutcome::WithoutPorts(error) => {
-            tracing::warn!("the container runs without its ports: {error:#}")
+            tracing::warn!(error = %format_args!("{error:#}"), "the container runs without its ports")
         }
         ContainerStartOutcome::WaitsForPort(error) | ContainerStartOutcome::Unstartable(error) => {
-            tracing::warn!("the container can't be started: {error:#}");
+            tracing::warn!(error = %format_args!("{error:#}"), "the container can't be started");
         }
     }
     Ok(())

@@ -60,14 +60,14 @@ pub(super) async fn recover_from_journal(
             true => return Err(error),
             // If the trial container is in the way of the next run, that run reports it.
             false => {
-                tracing::warn!("the container of an earlier trial can't be removed: {error:#}")
+                tracing::warn!(error = %format_args!("{error:#}"), "the container of an earlier trial can't be removed")
             }
         }
     }
     run_store.set_active_run(None);
     // A full disk must not stop the recovery.
     if let Err(error) = run_store.mark_ended_runs() {
-        tracing::warn!("the ends of earlier runs can't be recorded: {error:#}");
+        tracing::warn!(error = %format_args!("{error:#}"), "the ends of earlier runs can't be recorded");
     }
     let entry = journal.read()?;
     if entry.is_none() {
@@ -122,6 +122,7 @@ async fn resume_watch(
     }
 }
 
+#[tracing::instrument(name = "run", skip_all, fields(run = %entry.run))]
 async fn finish_interrupted_run(
     settings: &KeeperSettings,
     run_store: &KeeperRunStore,
@@ -129,13 +130,13 @@ async fn finish_interrupted_run(
     entry: RunJournalEntry,
     (end, why): (EvolveStage, &str),
 ) -> Result<()> {
-    tracing::warn!(run = %entry.run, step = ?entry.step, %end, "the keeper continues the run from its journal");
+    tracing::warn!(step = ?entry.step, %end, "the keeper continues the run from its journal");
     run_store.set_active_run(Some(entry.run.clone()));
     let record = match run_store.read_record(&entry.run) {
         Ok(Some(record)) => record,
         // The record was not written yet, or is unreadable: end the run nevertheless.
         found => {
-            tracing::warn!(run = %entry.run, "the run's record is missing: {found:?}");
+            tracing::warn!(?found, "the run's record is missing");
             placeholder_record(&entry)
         }
     };
@@ -214,11 +215,13 @@ pub(super) fn abandon_run(
             );
             // A full disk must not stop the keeper; the log has the error.
             if let Err(error) = run_store.save_record(&record) {
-                tracing::error!("the end of a run can't be recorded: {error:#}");
+                tracing::error!(error = %format_args!("{error:#}"), "the end of a run can't be recorded");
             }
         }
         Ok(None) => {}
-        Err(error) => tracing::error!("the journal can't be read and is removed: {error:#}"),
+        Err(error) => {
+            tracing::error!(error = %format_args!("{error:#}"), "the journal can't be read and is removed")
+        }
     }
     run_store.set_active_run(None);
     if let Err(error) = journal.close() {

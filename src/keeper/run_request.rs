@@ -178,9 +178,7 @@ pub(super) async fn prepare_run(
         Err(error) => {
             // If the journal can't be restored now, the next keeper undoes the run.
             if let Err(error) = journal.restore_previous(&entry) {
-                tracing::error!(
-                    "the journal of a run that did not start can't be restored: {error:#}"
-                );
+                tracing::error!(error = %format_args!("{error:#}"), "the journal of a run that did not start can't be restored");
             }
             run_store.discard_run(&run);
             return Err(error.into());
@@ -191,7 +189,7 @@ pub(super) async fn prepare_run(
     }
     // Without this copy, the run's changes can't be shown later.
     if let Err(error) = run_store.save_previous_body(&record) {
-        tracing::warn!("{error:#}");
+        tracing::warn!(error = %format_args!("{error:#}"), "the previous body can't be kept");
     }
     run_store.set_active_run(Some(run));
     Ok(RunExecutor {

@@ -344,7 +344,7 @@ impl DeployTarget {
             Ok(()) => Ok(false),
             Err(error) if is_engine_away(&error) => Err(error),
             Err(error) => {
-                tracing::warn!("the keeper restarts the container: {error:#}");
+                tracing::warn!(error = %format_args!("{error:#}"), "the keeper restarts the container");
                 // Call this before the stop: if the keeper ends in between, the next keeper starts the container.
                 before_end()?;
                 self.places.restart_with_ports(container).await?;

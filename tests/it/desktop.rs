@@ -187,7 +187,10 @@ fn no_service_runs_before_the_first_use() {
     assert!(!is_ready(&api, "x11vnc") && !is_ready(&api, "chromium"));
     let log = home.ok(["logs", "pcmanfm"]).stdout;
     assert!(log.lines().all(|line| line.contains("pcmanfm")), "{log}");
-    assert!(log.contains("pcmanfm: started"), "{log}");
+    assert!(
+        log.contains("service=pcmanfm: the service started"),
+        "{log}"
+    );
 }
 
 fn a_screenshot_is_cut_and_scaled_and_states_its_size_and_time() {

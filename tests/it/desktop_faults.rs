@@ -80,7 +80,8 @@ fn number(api: &Api, code: &str) -> u64 {
 /// The number of starts of a service according to the log.
 fn starts(home: &Home, service: &str) -> usize {
     let log = home.ok(["logs", service]).stdout;
-    log.matches(&format!("{service}: started")).count()
+    log.matches(&format!("service={service}: the service started"))
+        .count()
 }
 
 #[track_caller]

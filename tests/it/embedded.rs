@@ -2,6 +2,7 @@
 
 use crate::harness::Home;
 use crate::trials;
+use std::path::{Path, PathBuf};
 
 use std::fs;
 
@@ -35,7 +36,7 @@ fn a_new_process_that_does_not_work_is_replaced_by_the_old_one() {
 
 fn the_embedded_engine_runs_and_says_that_it_does_not_isolate() {
     let home = Home::new("it-embedded");
-    home.write_config("terminals:\n  idle: 1\n");
+    home.write_config("terminals:\n  idle: 1\nlog_format: json\n");
     let ran = home.ok(["up", "--yes", "--auto-ports", "--engine", "embedded"]);
     assert!(ran.stderr.contains("no isolation"), "{ran:?}");
     home.ok(["exec", "x = 41"]);
@@ -89,7 +90,22 @@ fn the_embedded_engine_runs_and_says_that_it_does_not_isolate() {
     });
     home.ok(["restart"]);
     assert_eq!(home.api().exec("'x' in globals()")["result"], "False");
-    assert!(home.ok(["logs"]).stdout.contains("kernel is ready"));
+    let log = home.ok(["logs", "kernel"]).stdout;
+    let ready = || {
+        log.lines()
+            .filter(|line| line.contains("the kernel is ready"))
+    };
+    assert!(ready().count() > 0, "{log}");
+    assert!(
+        ready().all(|line| line.contains("session=default")),
+        "{log}"
+    );
+    let state = home.folder.join(".local/state/osctl");
+    let file = walk(&state).find(|path| path.ends_with("companion.log"));
+    let text = std::fs::read_to_string(file.unwrap()).unwrap();
+    let lines = text.lines().map(serde_json::from_str::<serde_json::Value>);
+    let mut spans = lines.flatten().map(|line| line["spans"][0].clone());
+    assert!(spans.any(|span| span["session"] == "default"), "{text}");
     let unknown = home.run(["logs", "nobody"]);
     assert_eq!((unknown.code, unknown.stdout.as_str()), (2, ""));
     let expected = "the service `nobody` does not exist; the services are kernel";
@@ -100,4 +116,19 @@ fn the_embedded_engine_runs_and_says_that_it_does_not_isolate() {
     assert!(home.ok(["up"]).stdout.contains("is up to date"));
     home.down();
     assert!(!home.state().exists());
+}
+
+/// All files beneath the folder.
+fn walk(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap().flatten() {
+            match entry.file_type().unwrap().is_dir() {
+                true => folders.push(entry.path()),
+                false => found.push(entry.path()),
+            }
+        }
+    }
+    found.into_iter()
 }

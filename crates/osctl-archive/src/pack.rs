@@ -67,7 +67,7 @@ pub async fn pack_stream(
         };
         let packed = write_archive(what, to, &from, reporting, &mut moved);
         let failed = packed.err().map(|fault| {
-            tracing::info!("packing stopped early: {fault}");
+            tracing::info!(%fault, "packing stopped early");
             io::Error::other(fault)
         });
         // The receiver may have been dropped.

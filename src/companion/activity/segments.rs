@@ -59,7 +59,7 @@ impl SegmentStore {
         if let Err(error) = &written
             && !self.has_failed
         {
-            tracing::warn!("the activity log can't be written: {error}");
+            tracing::warn!(%error, "the activity log can't be written");
         }
         self.has_failed = written.is_err();
     }
@@ -132,7 +132,7 @@ impl SegmentStore {
     fn remove_excess(&self) {
         for number in excess_segments(&self.list_segments(), ACTIVITY_BUDGET_BYTES) {
             if let Err(error) = fs::remove_file(self.segment_path(number)) {
-                tracing::warn!("a segment of the activity log can't be removed: {error}");
+                tracing::warn!(%error, "a segment of the activity log can't be removed");
             }
         }
     }

@@ -140,7 +140,7 @@ impl CriuPrerequisites {
                 tracing::info!(begin, "process IDs of checkpoints are reserved")
             }
             (PidReservation::Failed(why), true) => {
-                tracing::warn!("process IDs of checkpoints can't be reserved: {why}");
+                tracing::warn!(%why, "process IDs of checkpoints can't be reserved");
             }
             (PidReservation::Failed(_), false) => {}
         }

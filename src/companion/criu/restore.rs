@@ -254,7 +254,7 @@ impl Criu {
                         StateAfterFailedRestore::Reloaded(lost_objects)
                     }
                     Err(why) => {
-                        tracing::warn!("the current kernel's objects can't be reloaded: {why}");
+                        tracing::warn!(%why, "the current kernel's objects can't be reloaded");
                         StateAfterFailedRestore::Lost
                     }
                 }
@@ -296,7 +296,7 @@ impl Criu {
                 Ok(report)
             }
             Err(why) => {
-                tracing::warn!("the objects can't be reloaded, either: {why}");
+                tracing::warn!(%why, "the objects can't be reloaded, either");
                 Err(refusal)
             }
         }

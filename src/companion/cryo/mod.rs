@@ -377,7 +377,7 @@ pub(crate) fn generations_stored_from(folder: &Path, name: &str, session: &str) 
 
 fn parse_kernel_value<T: DeserializeOwned>(value: serde_json::Value) -> Result<T, CryoRefusal> {
     serde_json::from_value(value).map_err(|error| {
-        tracing::error!("the kernel's answer can't be parsed: {error}");
+        tracing::error!(%error, "the kernel's answer can't be parsed");
         CryoRefusal::Failed("the kernel sent an unexpected answer".into())
     })
 }

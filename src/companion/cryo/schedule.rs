@@ -88,7 +88,7 @@ impl CryoService {
             .await
         {
             Ok(stored) => tracing::info!(session, "the session was stored: {}", stored.message),
-            Err(refusal) => tracing::warn!(session, "the session was not stored: {refusal:?}"),
+            Err(refusal) => tracing::warn!(session, ?refusal, "the session was not stored"),
         }
     }
 
@@ -116,7 +116,7 @@ impl CryoService {
                         sleep(SNAPSHOT_RETRY_DELAY).await
                     }
                     Err(refusal) => {
-                        break tracing::warn!(session, "the session was not stored: {refusal:?}");
+                        break tracing::warn!(session, ?refusal, "the session was not stored");
                     }
                     Ok(stored) => {
                         break tracing::info!(

@@ -70,7 +70,7 @@ pub(super) async fn apply_screen_size(desktop: Desktop, mut stop: watch::Receive
                     desktop.0.sized_generation.send_replace(generation);
                     break;
                 }
-                Err(why) => tracing::warn!("cannot set the size of the screen: {why}"),
+                Err(why) => tracing::warn!(%why, "the companion can't set the size of the screen"),
             }
             tokio::select! {
                 _ = stop.wait_for(|stop| *stop) => return,

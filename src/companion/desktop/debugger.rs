@@ -77,12 +77,12 @@ pub(super) async fn serve_debugger(
                 let desktop = desktop.clone();
                 sessions.spawn(async move {
                     if let Err(error) = proxy_debugger_client(&desktop, client).await {
-                        tracing::debug!("a connection to the browser's debugger failed: {error}");
+                        tracing::debug!(%error, "a connection to the browser's debugger failed");
                     }
                 });
             }
             Err(error) => {
-                tracing::warn!("cannot accept a connection to the browser's debugger: {error}");
+                tracing::warn!(%error, "the companion can't accept a connection to the browser's debugger");
                 tokio::time::sleep(DEBUGGER_ACCEPT_RETRY_DELAY).await;
             }
         }

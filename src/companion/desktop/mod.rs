@@ -132,7 +132,7 @@ impl Desktop {
             services
         });
         if let (Err(why), true) = (&services, settings.is_configured()) {
-            tracing::error!("the desktop cannot start: {why}");
+            tracing::error!(%why, "the desktop cannot start");
         }
         let desktop = Self(Arc::new(DesktopInner {
             services,

@@ -75,7 +75,7 @@ pub(super) async fn serve_vnc(
         let client = match accepted {
             Ok((client, _)) => client,
             Err(error) => {
-                tracing::warn!("cannot accept a VNC connection: {error}");
+                tracing::warn!(%error, "the companion can't accept a VNC connection");
                 sleep(VNC_ACCEPT_RETRY_DELAY).await;
                 continue;
             }
@@ -83,7 +83,7 @@ pub(super) async fn serve_vnc(
         let session = gate.clone().handle_client(client, number);
         let task = sessions.spawn(async move {
             if let Err(error) = session.await {
-                tracing::debug!("a VNC connection failed: {error}");
+                tracing::debug!(%error, "a VNC connection failed");
             }
         });
         if let Some(oldest) = gate
@@ -194,7 +194,7 @@ impl VncListener {
                 Ok(())
             }
             Err(why) => {
-                tracing::warn!("cannot connect a VNC client to the desktop: {why}");
+                tracing::warn!(%why, "the companion can't connect a VNC client to the desktop");
                 let reason = "the desktop can't be shown; osctl logs shows the cause";
                 challenged.send_rejected(&mut client, reason).await
             }

@@ -109,7 +109,7 @@ impl EvolveHandle {
 
 /// The refusal for a reply of another protocol version.
 pub(crate) fn unexpected_reply(reply: &KeeperReply) -> EvolveRefusal {
-    tracing::error!("unexpected reply from the keeper: {reply:?}");
+    tracing::error!(?reply, "the keeper sent an unexpected reply");
     EvolveRefusal::NoReply("the reply has an unknown format".into())
 }
 

@@ -76,6 +76,7 @@ impl EvolveHandle {
         })
     }
 
+    #[tracing::instrument(name = "quiesce", skip_all, fields(force))]
     async fn quiesce_exclusively(
         &self,
         grace: Duration,
@@ -107,11 +108,11 @@ impl EvolveHandle {
                     started,
                 });
                 tokio::spawn(self.clone().resume_if_abandoned(started));
-                tracing::info!("the container quiesced in {:?}", started.elapsed());
+                tracing::info!(time = ?started.elapsed(), "the container quiesced");
                 reply
             }
             Err((why, running)) => {
-                tracing::warn!("the container did not quiesce: {why}");
+                tracing::warn!(%why, "the container did not quiesce");
                 self.resume_requests(before.had_browser).await;
                 failed_quiesce(why, &running)
             }
@@ -228,7 +229,7 @@ impl EvolveHandle {
             let desktop = parts.desktop.clone();
             tokio::spawn(async move {
                 if let Err(why) = desktop.ensure_browser().await {
-                    tracing::warn!("the browser did not restart: {why:?}");
+                    tracing::warn!(?why, "the browser did not restart");
                 }
             });
         }
@@ -341,7 +342,7 @@ impl EvolveParts {
         let deadline = Instant::now() + QUIESCE_INTERRUPT_TIMEOUT;
         // Interrupts the last work first, because queued work must not start when other work ends.
         let stops = running.iter().rev().map(|one| async move {
-            tracing::info!("interrupting {}", one.description);
+            tracing::info!(run = one.id, "the companion interrupts {}", one.description);
             match self.sessions.find_run(&one.id) {
                 Ok(_) => drop(self.sessions.interrupt_run(&one.id).await),
                 Err(_) => drop(self.shells.interrupt(&one.id).await),

@@ -89,7 +89,7 @@ impl EvolveHandle {
         // The session may already be gone.
         let _ = parts.sessions.delete_session(SELFTEST_SESSION).await;
         if !browsed && let Err(why) = parts.desktop.close_browser() {
-            tracing::debug!("cannot close the browser: {why:?}");
+            tracing::debug!(?why, "the companion can't close the browser");
         }
         std::iter::once(kernel)
             .chain(refused)
@@ -110,7 +110,7 @@ impl EvolveHandle {
             }
             let folder = to.parent().map(fs::create_dir_all);
             if let Err(error) = folder.transpose().and_then(|_| fs::copy(&from, &to)) {
-                tracing::warn!("cannot copy to `{}`: {error}", to.display());
+                tracing::warn!("the companion can't copy to `{}`: {error}", to.display());
             }
         }
         self.parts.hub.reload_config();

@@ -31,6 +31,7 @@ const VERIFY_QUERY_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl EvolveHandle {
     /// Waits for everything that is expected, and reports the state.
+    #[tracing::instrument(name = "verify", skip_all)]
     pub(crate) async fn verify(&self, expected: &ExpectedState) -> VerifyReply {
         let parts = &self.parts;
         // Wait until the process checkpoints are restored.

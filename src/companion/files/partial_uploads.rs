@@ -90,7 +90,7 @@ impl PartialUploads {
             if let Err(error) = self.remove_if_expired(&entry, is_start) {
                 let entry = entry.path();
                 tracing::warn!(
-                    "cannot remove the partial upload of `{}`: {error}",
+                    "the companion can't remove the partial upload of `{}`: {error}",
                     entry.display()
                 );
             }
@@ -164,7 +164,7 @@ pub(super) async fn sweep_uploads(uploads: Arc<PartialUploads>) {
         let cleaned = tokio::task::spawn_blocking(move || uploads.remove_expired(is_start)).await;
         match cleaned {
             Ok(Err(error)) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!("cannot remove interrupted uploads: {error}");
+                tracing::warn!(%error, "the companion can't remove interrupted uploads");
             }
             _ => {}
         }

@@ -168,7 +168,7 @@ impl HttpServer {
             // Without this, small replies wait for the client's acknowledgement of the headers.
             let listener = listener.tap_io(|stream| {
                 if let Err(error) = stream.set_nodelay(true) {
-                    tracing::warn!("cannot set TCP_NODELAY: {error}");
+                    tracing::warn!(%error, "the companion can't set TCP_NODELAY");
                 }
             });
             let closed = wait_for_shutdown(closing.clone());
@@ -211,7 +211,7 @@ impl HttpServer {
 
 async fn run_listener(server: impl Future<Output = std::io::Result<()>>) {
     if let Err(error) = server.await {
-        tracing::error!("an HTTP listener failed: {error}");
+        tracing::error!(%error, "an HTTP listener failed");
     }
 }
 

@@ -124,7 +124,10 @@ pub(super) async fn output_page<W: RunKind>(
 ) -> ApiResult<Json<OutputPage>> {
     let page = run.read_page(query.stream, query.offset, query.limit).await;
     page.map(Json).map_err(|error| {
-        tracing::error!("cannot read the output of run `{}`: {error}", run.id);
+        tracing::error!(
+            "the companion can't read the output of run `{}`: {error}",
+            run.id
+        );
         let (status, kind) = (StatusCode::INTERNAL_SERVER_ERROR, "unreadable_output");
         ApiRefusal::new(status, kind, "the output of the run can't be read")
             .with_hint("`osctl logs` shows more")

@@ -283,7 +283,7 @@ pub(super) async fn call(
 fn parse_answer<T: DeserializeOwned>(answer: KernelAnswer) -> ApiResult<T> {
     let value = answer.value.map_err(exception_refusal)?;
     serde_json::from_value(value).map_err(|error| {
-        tracing::error!("unexpected reply from the kernel: {error}");
+        tracing::error!(%error, "the kernel sent an unexpected reply");
         let message = "the reply from the kernel has an unknown format";
         ApiRefusal::new(StatusCode::BAD_GATEWAY, "unreadable_answer", message)
             .with_hint("`osctl up` replaces a container whose body has another version")

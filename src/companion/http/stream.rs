@@ -120,7 +120,7 @@ pub(super) fn stream_run_events<W: RunKind<Reply: Serialize>>(
             let mut bytes = Vec::new();
             for event in &events {
                 if let Err(error) = format.write_event(event, &mut bytes) {
-                    tracing::error!("cannot write an event of a run: {error}");
+                    tracing::error!(%error, "the companion can't write an event of a run");
                 }
             }
             let piece = Ok::<_, Infallible>(Bytes::from(bytes));

@@ -168,7 +168,7 @@ impl GenerationStore {
         let file = replace_session_file(&self.path, &serde_json::to_vec(&self.record)?)?;
         let sync = move || {
             if let Err(error) = file.sync_all() {
-                tracing::error!("a generation record may be lost after a power loss: {error}");
+                tracing::error!(%error, "a generation record may be lost after a power loss");
             }
         };
         match tokio::runtime::Handle::try_current() {

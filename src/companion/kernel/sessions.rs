@@ -305,7 +305,7 @@ impl KernelSessions {
                 .and_then(|()| generation_store::sync_record(&folder, &session))
         };
         if let Ok(Err(error)) = spawn_blocking(sync).await {
-            tracing::warn!("the record of a session may be lost after a power loss: {error}");
+            tracing::warn!(%error, "the record of a session may be lost after a power loss");
         }
     }
 

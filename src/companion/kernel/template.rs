@@ -171,7 +171,7 @@ impl ForkPool {
                 None => match self.fork_kernel(false).await {
                     Ok(kernel) => self.idle_kernels.push_back(kernel),
                     Err(error) => {
-                        tracing::warn!("the template can't fork a kernel in advance: {error:#}")
+                        tracing::warn!(error = %format_args!("{error:#}"), "the template can't fork a kernel in advance")
                     }
                 },
             }

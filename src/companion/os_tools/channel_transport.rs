@@ -55,7 +55,7 @@ impl Transport<RoleServer> for ChannelTransport {
 impl ChannelTransport {
     /// Answers an invalid request with an error.
     fn reject_message(&self, text: Bytes, why: &serde_json::Error) {
-        tracing::debug!("the server `os` received an invalid message: {why}");
+        tracing::debug!(%why, "the server `os` received an invalid message");
         let why = format!("the message is invalid: {why}");
         if let Some(response) = osctl_hub::invalid_request_response(text, &why) {
             // The client may have disconnected.

@@ -72,7 +72,7 @@ pub(super) fn serve_client(
         match server.serve(transport).await {
             // The other end of the channel detects the end.
             Ok(running) => drop(running.waiting().await),
-            Err(error) => tracing::debug!("the handshake with the server `os` failed: {error}"),
+            Err(error) => tracing::debug!(%error, "the handshake with the server `os` failed"),
         }
     });
     (to_server, from_server)

@@ -35,6 +35,7 @@ use std::io;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
+use tracing::Instrument;
 
 /// Maximum number of clients of one terminal.
 const MAX_TERMINAL_CLIENTS: usize = 32;
@@ -191,7 +192,8 @@ impl PtyTerminal {
         let output = PtyOutput::new();
         let (owner, mailbox) = mpsc::channel(64);
         let task = PtyOwner::new(parts, output.clone(), view, size, idle);
-        tokio::spawn(task.run(mailbox));
+        let span = tracing::info_span!("terminal", terminal = %id, session = %start.session);
+        tokio::spawn(task.run(mailbox).instrument(span));
         Ok(Self {
             id,
             session: start.session.clone(),

@@ -318,7 +318,7 @@ impl PtyOwner {
             return;
         }
         if let Some(Err(error)) = self.device.as_ref().map(|device| device.resize(size)) {
-            tracing::warn!("the terminal can't be resized: {error}");
+            tracing::warn!(%error, "the terminal can't be resized");
             return;
         }
         self.size = size;

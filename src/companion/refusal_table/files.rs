@@ -65,7 +65,7 @@ impl From<FilesRefusal> for ApiRefusal {
                     "remove the entry from the archive; the entries before it were unpacked",
                 ),
             R::Failed(why) => {
-                tracing::error!("a file operation failed: {why}");
+                tracing::error!(%why, "a file operation failed");
                 Self::new(S::INTERNAL_SERVER_ERROR, "file", why)
                     .with_hint("`osctl logs` shows more")
             }

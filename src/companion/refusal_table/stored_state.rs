@@ -67,7 +67,7 @@ impl From<CryoRefusal> for ApiRefusal {
                     .with_tool_text(text)
             }
             R::Failed(why) => {
-                tracing::error!("cryo failed: {why}");
+                tracing::error!(%why, "cryo failed");
                 Self::new(S::INTERNAL_SERVER_ERROR, "cryo", why)
                     .with_hint("`osctl logs` shows more")
             }

@@ -79,7 +79,7 @@ impl RetainedRuns {
         if let Err(error) = fs::remove_file(self.folder.join(WAITING_MARKER_FILE))
             && error.kind() != io::ErrorKind::NotFound
         {
-            tracing::warn!("the mark of the waiting companion can't be removed: {error}");
+            tracing::warn!(%error, "the mark of the waiting companion can't be removed");
         }
         if taken {
             self.remove_stale();
@@ -97,7 +97,7 @@ impl RetainedRuns {
 
 fn remove_folder(folder: &Path) {
     if let Err(error) = fs::remove_dir_all(folder) {
-        tracing::warn!("output of an earlier companion can't be removed: {error}");
+        tracing::warn!(%error, "output of an earlier companion can't be removed");
     }
 }
 

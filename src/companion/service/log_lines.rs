@@ -35,6 +35,7 @@ impl ServiceLog {
     }
 
     /// Runs until the last process that writes to the pipe has ended.
+    #[tracing::instrument(name = "service", skip_all, fields(service = %self.name))]
     pub(super) async fn follow_output(mut self, mut output: Receiver) {
         let mut piece = vec![0; SERVICE_READ_BYTES];
         while let Ok(count @ 1..) = output.read(&mut piece).await {
@@ -59,10 +60,10 @@ impl ServiceLog {
         }
         match self.rate_limit.check_line(Instant::now()) {
             ServiceLogDecision::Drop => {}
-            ServiceLogDecision::Log => tracing::info!("{}: {line}", self.name),
+            ServiceLogDecision::Log => tracing::info!("{line}"),
             ServiceLogDecision::LogAfterDropped(left_out) => {
-                tracing::info!("{}: ({left_out} lines were dropped)", self.name);
-                tracing::info!("{}: {line}", self.name);
+                tracing::info!(lines = left_out, "lines of the service were dropped");
+                tracing::info!("{line}");
             }
         }
     }

@@ -91,6 +91,7 @@ impl ServiceTask {
     }
 
     /// Runs until `stop`; returns after the process has ended.
+    #[tracing::instrument(name = "service", skip_all, fields(service = %self.declaration.name))]
     pub(super) async fn run(mut self, mut stop: watch::Receiver<bool>) {
         loop {
             self.apply_needs();
@@ -186,7 +187,7 @@ impl ServiceTask {
             SupervisedExit::NotStarted(why) => format!("can't be started: {why}"),
         };
         if !matches!(self.state, ServiceState::Stopping { .. }) {
-            tracing::warn!("{}: {}", self.declaration.name, self.last_exit);
+            tracing::warn!(exit = %self.last_exit, "the service ended");
         }
         let uptime = self.started.elapsed();
         ServiceEvent::Exited {
@@ -197,7 +198,7 @@ impl ServiceTask {
 
     fn apply_event(&mut self, event: ServiceEvent) {
         let (state, action) = self.state.next_state(event);
-        tracing::debug!("{}: {event:?}: {state:?}", self.declaration.name);
+        tracing::debug!(?event, ?state, "the service changes its state");
         self.state = state;
         match action {
             ServiceAction::NoAction => {}
@@ -211,10 +212,7 @@ impl ServiceTask {
             }
             ServiceAction::Kill => {
                 if event == ServiceEvent::StartTimedOut {
-                    tracing::warn!(
-                        "{}: no answer in time; the companion ends the service",
-                        self.declaration.name
-                    );
+                    tracing::warn!("the companion ends the service, which does not answer");
                     // The reset keeps the timeout from firing again; the task waits for the end.
                     self.started = Instant::now();
                 }
@@ -232,11 +230,7 @@ impl ServiceTask {
         for path in &self.declaration.stale_files {
             match std::fs::remove_file(path) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    tracing::warn!(
-                        "{}: cannot remove `{}`: {error}",
-                        self.declaration.name,
-                        path.display()
-                    );
+                    tracing::warn!(path = %path.display(), %error, "the companion can't remove a file of the service");
                 }
                 _ => {}
             }
@@ -247,13 +241,13 @@ impl ServiceTask {
         };
         match spawn_service(&self.declaration, failures) {
             Ok((process, output)) => {
-                tracing::info!("{}: started", self.declaration.name);
+                tracing::info!("the service started");
                 tokio::spawn(ServiceLog::new(&self.declaration.name).follow_output(output));
                 self.process = Some(process);
             }
             Err(error) => {
                 self.last_exit = format!("can't be started: {error}");
-                tracing::warn!("{}: {}", self.declaration.name, self.last_exit);
+                tracing::warn!(%error, "the service can't be started");
                 self.apply_event(ServiceEvent::Exited {
                     uptime: Duration::ZERO,
                     is_user_exit: false,

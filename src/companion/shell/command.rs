@@ -142,6 +142,7 @@ impl CommandOwner {
         })
     }
 
+    #[tracing::instrument(name = "command", skip_all, fields(session = %self.run.request.session, run = %self.run.id))]
     pub(super) async fn run(mut self) {
         let mut shared = match self.start_command() {
             Ok(shared) => shared,

@@ -70,6 +70,7 @@ impl BackgroundJob {
     }
 
     /// Waits until no process remains. Reads their output, because full pipes would block them.
+    #[tracing::instrument(name = "job", skip_all, fields(session = %self.entry.session, run = %self.entry.run_id))]
     async fn wait_for_end(mut self, mut ends: mpsc::Receiver<oneshot::Sender<()>>) {
         let mut waiters: Vec<oneshot::Sender<()>> = Vec::new();
         let mut deadline = None;

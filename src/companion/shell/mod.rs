@@ -389,10 +389,9 @@ impl Shells {
                     let context = context.with_restored_environment(user);
                     drop(self.contexts.lock().insert(session, context));
                 }
-                Err(error) => tracing::warn!(
-                    session,
-                    "the shell's context can't be restored, the session starts with an empty one: {error}"
-                ),
+                Err(error) => {
+                    tracing::warn!(session, %error, "the shell's context can't be restored, the session starts with an empty one")
+                }
             }
         }
     }

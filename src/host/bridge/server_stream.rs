@@ -28,9 +28,7 @@ impl StdioBridge {
                             Ok(None) => break,
                             // The hub would send the same event again.
                             Err(failure) => {
-                                tracing::error!(
-                                    "the bridge stopped reading the hub's stream: {failure}"
-                                );
+                                tracing::error!(%failure, "the bridge stopped reading the hub's stream");
                                 return;
                             }
                         };

@@ -224,7 +224,7 @@ impl TerminalClient {
     /// Schedules a reconnect, unless the error is permanent.
     fn retry_connect(&mut self, error: anyhow::Error) -> Result<()> {
         let since = *self.lost_since.get_or_insert_with(Instant::now);
-        tracing::debug!("the terminal's connection failed: {error:#}");
+        tracing::debug!(error = %format_args!("{error:#}"), "the terminal's connection failed");
         match error.downcast_ref::<Error>() {
             Some(Error::Refused { kind, .. }) if kind == "unknown_terminal" => {
                 return Err(Error::TerminalNotFound {

@@ -55,6 +55,7 @@ impl RunExecutor {
     ///
     /// # Errors
     /// When the engine or the keeper's disk fails in the middle of a run; the journal says where to continue.
+    #[tracing::instrument(name = "run", skip_all, fields(run = %self.record.run))]
     pub(super) async fn run_stages(mut self) -> Result<EvolveRecord> {
         let mut stage = stage_transitions::first_stage(self.record.task);
         while !stage.has_ended() {
@@ -84,7 +85,7 @@ impl RunExecutor {
         if let Err(error) = self.end_run(stage).await {
             // Save why the run failed for the recovery.
             if let Err(error) = self.run_store.save_record(&self.record) {
-                tracing::warn!("{error:#}");
+                tracing::warn!(error = %format_args!("{error:#}"), "the run's record can't be written");
             }
             return Err(error);
         }
@@ -167,7 +168,9 @@ impl RunExecutor {
         for _ in 0..MAX_RUN_RECORD_WRITES {
             match self.run_store.save_record(&self.record) {
                 Ok(()) => return Ok(()),
-                Err(error) => tracing::warn!("{error:#}"),
+                Err(error) => {
+                    tracing::warn!(error = %format_args!("{error:#}"), "the run's record can't be written")
+                }
             }
             tokio::time::sleep(RUN_RECORD_WRITE_INTERVAL).await;
         }

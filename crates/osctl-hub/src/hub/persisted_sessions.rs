@@ -68,7 +68,7 @@ impl Hub {
         persisted.subscribed = subscriptions.subscribed.clone();
         persisted.level = subscriptions.level.clone();
         if let Err(error) = server_cache::write_json(&path, &persisted) {
-            tracing::warn!("the hub can't store a session: {error:#}");
+            tracing::warn!(session = %session.id, error = %format_args!("{error:#}"), "the hub can't store a session");
         }
     }
 

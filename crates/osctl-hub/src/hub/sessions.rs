@@ -64,7 +64,7 @@ impl Hub {
                 level: None,
             };
             if let Err(error) = server_cache::write_json(&self.session_file(&id), &persisted) {
-                tracing::warn!("the hub can't store a session: {error:#}");
+                tracing::warn!(session = %id, error = %format_args!("{error:#}"), "the hub can't store a session");
             }
         }
         let session = self.register_session(session, before)?;

@@ -90,7 +90,7 @@ pub(super) async fn get_log(
     let piece = match log.read_from(None) {
         Ok(piece) => piece,
         Err(error) => {
-            tracing::error!("the hub can't read the log of a server: {error:#}");
+            tracing::error!(error = %format_args!("{error:#}"), "the hub can't read the log of a server");
             let (status, why) = (StatusCode::INTERNAL_SERVER_ERROR, "the log can't be read");
             return ApiRefusal::new(status, "log", why).into_response();
         }

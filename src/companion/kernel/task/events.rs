@@ -24,7 +24,7 @@ impl KernelOwner {
             ProcessEvent::Output(stream, bytes) => self.handle_output(stream, bytes).await,
             ProcessEvent::Frame(frame) => self.handle_frame(frame).await,
             ProcessEvent::ConnectionLost(why) => {
-                tracing::warn!("the companion ends the kernel: {why}");
+                tracing::warn!(%why, "the companion ends the kernel");
                 self.break_kernel(why);
             }
             ProcessEvent::Exited(ended) => self.handle_exit(&ended).await,
@@ -184,13 +184,11 @@ impl KernelOwner {
             StartNamespace::Restored => self.generation_store.begin_restored_generation(),
         }
         let (body, generation) = (&hello.body_version, self.generation_store.generation());
-        let session = &self.session;
         tracing::info!(
-            session,
+            generation,
             python = hello.python,
             body,
-            generation,
-            "kernel is ready"
+            "the kernel is ready"
         );
         self.apply_event(KernelPolicyEvent::Ready);
         self.remove_checkpoint_marker();

@@ -5,6 +5,7 @@ mod events;
 mod job;
 mod job_end;
 mod jobs;
+mod log_span;
 mod restore;
 mod shutdown;
 mod timers;
@@ -26,6 +27,7 @@ use crate::companion::kernel::{KernelMessage, KernelRefusal, KernelSettings, Ker
 use crate::protocol::environment::UserEnvironment;
 use detached::wait_resolution;
 use job::{CurrentJob, KernelJob, refuse_message};
+use log_span::KernelLogSpan;
 use restore::KernelRestore;
 use shutdown::KernelShutdownState;
 use std::collections::VecDeque;
@@ -36,6 +38,7 @@ use std::time::Duration;
 use timers::{spin_briefly, wait_until};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout};
+use tracing::{Instrument, Span};
 use waiters::KernelWaiters;
 
 /// Time limit of a supervisor to end its processes; a supervisor that exceeds the limit is killed.
@@ -68,6 +71,7 @@ pub(super) struct KernelOwner {
     /// Whether the session ends, and not the companion.
     is_deleted: bool,
     restore: KernelRestore,
+    log_span: KernelLogSpan,
 }
 
 /// The process, what it has told about itself, and why processes ended.
@@ -111,6 +115,7 @@ impl KernelOwner {
         let exit_history = ExitHistory::new(&settings.cgroup_folder);
         let generation_store = GenerationStore::open(&settings.record_folder, session);
         let run_count = RunCount::open(&settings.record_folder, session);
+        let log_span = KernelLogSpan::new(session, generation_store.generation(), None);
         let last_used = Instant::now();
         let view = KernelView {
             ready: false,
@@ -182,6 +187,7 @@ impl KernelOwner {
             shutdown_state: KernelShutdownState::Running,
             is_deleted: false,
             restore,
+            log_span,
         };
         owner.publish_view();
         (owner, seen)
@@ -196,35 +202,10 @@ impl KernelOwner {
             ]);
         }
         loop {
-            self.publish_view();
-            self.check_quiescence();
-            if self.is_finished() {
+            let span = self.refresh_span();
+            if !self.handle_next_event().instrument(span).await {
                 break;
             }
-            let job = self.current_job.as_ref();
-            let run_deadline = job.and_then(|job| job.deadline).map(|(at, _)| at);
-            // A job that is already being stopped is not stopped again.
-            let grace_end = self
-                .shutdown_state
-                .run_deadline()
-                .filter(|_| job.is_none_or(|job| job.stop_reason.is_none()));
-            let sent_at = job.filter(|_| self.can_spin).map(|job| job.sent_at);
-            tokio::select! {
-                biased;
-                message = self.mailbox.recv() => match message {
-                    Some(message) => self.handle_message(message),
-                    None => break,
-                },
-                // Timers come before output; a flood of output would delay them.
-                () = wait_until(self.timer) => self.handle_timer(),
-                () = wait_until(run_deadline) => self.handle_run_timeout(),
-                () = wait_until(grace_end) => self.handle_grace_timeout(),
-                decision = wait_resolution(&mut self.resolution) => self.resolve_detached(decision).await,
-                // The holder of a detached kernel reports its exit.
-                event = next_process_event(&mut self.kernel.process), if self.resolution.is_none() => self.handle_event(event).await,
-                never = spin_briefly(sent_at) => match never {},
-            }
-            self.start_next_job();
         }
         if let Some(process) = self.kernel.process.take() {
             reap_process(process, self.state.is_idle()).await;
@@ -236,6 +217,50 @@ impl KernelOwner {
         while let Ok(message) = self.mailbox.try_recv() {
             refuse_message(message, &refusal);
         }
+    }
+
+    /// Handles the next event; `false` when the task ends.
+    async fn handle_next_event(&mut self) -> bool {
+        self.publish_view();
+        self.check_quiescence();
+        if self.is_finished() {
+            return false;
+        }
+        let job = self.current_job.as_ref();
+        let run_deadline = job.and_then(|job| job.deadline).map(|(at, _)| at);
+        // A job that is already being stopped is not stopped again.
+        let grace_end = self
+            .shutdown_state
+            .run_deadline()
+            .filter(|_| job.is_none_or(|job| job.stop_reason.is_none()));
+        let sent_at = job.filter(|_| self.can_spin).map(|job| job.sent_at);
+        tokio::select! {
+            biased;
+            message = self.mailbox.recv() => match message {
+                Some(message) => self.handle_message(message),
+                None => return false,
+            },
+            // Timers come before output; a flood of output would delay them.
+            () = wait_until(self.timer) => self.handle_timer(),
+            () = wait_until(run_deadline) => self.handle_run_timeout(),
+            () = wait_until(grace_end) => self.handle_grace_timeout(),
+            decision = wait_resolution(&mut self.resolution) => self.resolve_detached(decision).await,
+            // The holder of a detached kernel reports its exit.
+            event = next_process_event(&mut self.kernel.process), if self.resolution.is_none() => self.handle_event(event).await,
+            never = spin_briefly(sent_at) => match never {},
+        }
+        self.start_next_job();
+        true
+    }
+
+    /// The span of what the session does now.
+    fn refresh_span(&mut self) -> Span {
+        let run = match self.current_job.as_ref().map(|current| &current.job) {
+            Some(KernelJob::Run(run)) => Some(run.id.as_str()),
+            _ => None,
+        };
+        let generation = self.generation_store.generation();
+        self.log_span.refresh(&self.session, generation, run)
     }
 
     fn handle_timer(&mut self) {
@@ -288,7 +313,7 @@ impl KernelOwner {
     fn apply_event(&mut self, event: KernelPolicyEvent) {
         let (state, actions) = self.state.next_state(event);
         if state != self.state {
-            tracing::debug!(?event, from = ?self.state, to = ?state, "kernel");
+            tracing::debug!(?event, from = ?self.state, to = ?state, "the kernel's state changes");
         }
         self.state = state;
         self.perform_actions(actions);

@@ -117,11 +117,7 @@ impl KernelOwner {
             return;
         };
         let (done, answer) = oneshot::channel();
-        tracing::info!(
-            session = self.session,
-            "the companion reloads `{}`",
-            folder.display()
-        );
+        tracing::info!(folder = %folder.display(), "the companion reloads a stored generation");
         self.restore.current_folder.clone_from(&folder);
         let query = KernelQuery::CryoReload { folder };
         self.queue.push_front(KernelJob::Query {
@@ -184,11 +180,9 @@ impl KernelOwner {
             from.skipped.extend(newer);
             source.write_reload_record(folder, &self.session, &from);
         }
-        let session = &self.session;
         let (generation, lost) = (from.generation, from.lost_count);
         tracing::info!(
-            session,
-            generation,
+            stored_generation = generation,
             lost,
             "the kernel reloaded its variables"
         );

@@ -71,7 +71,7 @@ impl RunStore {
         let writer = match writer {
             Ok(writer) => writer,
             Err(error) => {
-                tracing::error!("runs are not recorded on disk: {error}");
+                tracing::error!(%error, "runs are not recorded on disk");
                 return Self::disabled();
             }
         };

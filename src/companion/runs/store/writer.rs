@@ -94,7 +94,7 @@ impl RunStoreWriter {
     fn log_failure_change(&mut self, error: Option<&io::Error>) {
         match error {
             Some(error) if !self.is_failing => {
-                tracing::error!("runs are not recorded on disk: {error}");
+                tracing::error!(%error, "runs are not recorded on disk");
                 self.is_failing = true;
             }
             None if std::mem::take(&mut self.is_failing) => {

@@ -116,6 +116,7 @@ impl ServerTask {
         }
     }
 
+    #[tracing::instrument(name = "server", skip_all, fields(server = %self.spec.config.name))]
     pub(super) async fn run(mut self, mut mailbox: mpsc::UnboundedReceiver<ServerTaskCommand>) {
         let (mut done, mut is_known) = (None, true);
         loop {
