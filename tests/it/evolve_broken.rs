@@ -11,11 +11,14 @@ use crate::trials;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use std::fs;
 
 trials![
     a_body_that_does_not_build_or_start_changes_nothing,
+    each_body_that_does_not_build_or_start_changes_nothing =
+        "evolve_broken::a_body_that_does_not_build_or_start_changes_nothing",
     a_body_that_fails_after_the_swap_is_rolled_back_without_a_restart,
+    each_failure_after_the_swap_is_rolled_back_without_a_restart =
+        "evolve_broken::a_body_that_fails_after_the_swap_is_rolled_back_without_a_restart",
     a_body_that_crashes_later_is_rolled_back,
     no_rescue_returns_to_an_image_that_did_not_pass,
     code_that_does_not_end_keeps_its_container_unless_forced,
@@ -40,17 +43,66 @@ fn assert_fails(home: &Home, stage: &str, status: &str, why: &str) -> Value {
     record
 }
 
+/// Evolves to the small body with another text of that file, which must fail in that stage for that reason.
+#[track_caller]
+fn assert_fails_with(home: &Home, path: &str, text: &str, stage: &str, why: &str) {
+    let whole = read(home, path);
+    write(home, path, text);
+    assert_fails(home, stage, "failed", why);
+    write(home, path, &whole);
+}
+
+/// A Dockerfile with one more line.
+fn dockerfile_with(line: &str) -> String {
+    format!("{DOCKERFILE}{line}\n")
+}
+
+/// An entry point with one more line before the companion.
+fn entrypoint_with(home: &Home, line: &str) -> String {
+    let entrypoint = read(home, "entrypoint.sh");
+    let exec = "exec /opt/osctl/bin/osctl companion";
+    assert!(entrypoint.contains(exec));
+    entrypoint.replace(exec, &format!("{line}\n{exec}"))
+}
+
 fn a_body_that_does_not_build_or_start_changes_nothing() {
     let home = small("it-evolve-bad");
     home.up();
     remember(&home);
     let fails = |path: &str, text: &str, stage: &str, why: &str| {
-        let whole = read(&home, path);
-        write(&home, path, text);
-        assert_fails(&home, stage, "failed", why);
-        write(&home, path, &whole);
+        assert_fails_with(&home, path, text, stage, why);
     };
-    let more = |line: &str| format!("{DOCKERFILE}{line}\n");
+    let false_step = dockerfile_with("RUN echo it is broken && exit 7");
+    fails("Dockerfile", &false_step, "building", "it is broken");
+    // The kernel's end is reported at once.
+    let kernel = "raise SystemExit('no kernel today')\n";
+    fails(
+        "kernel/__main__.py",
+        kernel,
+        "testing",
+        "the kernel can't start: no kernel process was created: the template ended: no kernel today",
+    );
+    let own = "#!/bin/sh\necho my own check says no >&2\nexit 1\n";
+    write(&home, "selftest.d/10-mine", own);
+    assert_fails(&home, "testing", "failed", "my own check says no");
+    // Only the running image is left, with or without a tag.
+    let filter = format!(r#"{{"label":["osctl.image-of={}"]}}"#, home.instance);
+    let left = Engine.get(&format!("/images/json?all=true&filters={filter}"));
+    let container = Engine.get(&format!("/containers/{}/json", home.container()));
+    let left = left.json();
+    assert_eq!(left.as_array().unwrap().len(), 1, "{left:#}");
+    assert_eq!(left[0]["Id"], container.json()["Image"]);
+    home.down();
+}
+
+fn each_body_that_does_not_build_or_start_changes_nothing() {
+    let home = small("it-evolve-worse");
+    home.up();
+    remember(&home);
+    let fails = |path: &str, text: &str, stage: &str, why: &str| {
+        assert_fails_with(&home, path, text, stage, why);
+    };
+    let more = dockerfile_with;
     fails(
         "Dockerfile",
         &more("FROBNICATE x"),
@@ -63,8 +115,6 @@ fn a_body_that_does_not_build_or_start_changes_nothing() {
         "building",
         "COPY requires at least two arguments",
     );
-    let false_step = "RUN echo it is broken && exit 7";
-    fails("Dockerfile", &more(false_step), "building", "it is broken");
     fails(
         "Dockerfile",
         &more("COPY nowhere /x"),
@@ -89,30 +139,14 @@ fn a_body_that_does_not_build_or_start_changes_nothing() {
         "building",
         "`mcp.json` is not valid JSON: expected value at line 1 column 17",
     );
-    // The kernel's end is reported at once.
-    let kernel = "raise SystemExit('no kernel today')\n";
-    fails(
-        "kernel/__main__.py",
-        kernel,
-        "testing",
-        "the kernel can't start: no kernel process was created: the template ended: no kernel today",
-    );
-    let entrypoint = read(&home, "entrypoint.sh");
-    let exec = "exec /opt/osctl/bin/osctl companion";
-    assert!(entrypoint.contains(exec));
-    let before_exec = |line: &str| entrypoint.replace(exec, &format!("{line}\n{exec}"));
-    let dies = before_exec("echo no companion today >&2; exit 3");
+    let dies = entrypoint_with(&home, "echo no companion today >&2; exit 3");
     fails("entrypoint.sh", &dies, "testing", "no companion today");
-    let unserved = before_exec("export OSCTL_LISTEN=127.0.0.1:8080");
+    let unserved = entrypoint_with(&home, "export OSCTL_LISTEN=127.0.0.1:8080");
     fails("entrypoint.sh", &unserved, "testing", "port:8080");
     let hangs = "import time\ntime.sleep(1000)\n";
     fails("servers/echo.py", hangs, "testing", "mcp:echo");
-    let own = "#!/bin/sh\necho my own check says no >&2\nexit 1\n";
-    write(&home, "selftest.d/10-mine", own);
-    assert_fails(&home, "testing", "failed", "my own check says no");
     let quick = "evolve:\n  build: 3\n  start: 20\n  grace: 2\n  watch_period: 12\n";
     configure(&home, quick);
-    fs::remove_file(home.project.join("body/selftest.d/10-mine")).unwrap();
     home.up();
     let slow = more("RUN sleep 600");
     fails(
@@ -121,18 +155,34 @@ fn a_body_that_does_not_build_or_start_changes_nothing() {
         "building",
         "the build took longer than 3 s",
     );
-    // Only the running image is left, with or without a tag.
-    let filter = format!(r#"{{"label":["osctl.image-of={}"]}}"#, home.instance);
-    let left = Engine.get(&format!("/images/json?all=true&filters={filter}"));
-    let container = Engine.get(&format!("/containers/{}/json", home.container()));
-    let left = left.json();
-    assert_eq!(left.as_array().unwrap().len(), 1, "{left:#}");
-    assert_eq!(left[0]["Id"], container.json()["Image"]);
     home.down();
 }
 
+/// Code of a new container that fails after the swap, and the reason of the rollback.
+const FAILURES_AFTER_THE_SWAP: [(&str, &str); 4] = [
+    ("echo not here >&2; exit 4", "not here"),
+    // The container runs but fails its checks: its port is unreachable, a server hangs, a variable is lost.
+    ("export OSCTL_LISTEN=127.0.0.1:8080", "port:8080"),
+    (
+        "printf 'import time; time.sleep(1000)' > /opt/osctl/body/servers/echo.py",
+        "mcp:echo",
+    ),
+    (
+        "rm /usr/lib/python3*/graphlib.py",
+        "variables are lost: `order`",
+    ),
+];
+
 fn a_body_that_fails_after_the_swap_is_rolled_back_without_a_restart() {
-    let home = small("it-evolve-place");
+    fail_after_the_swap("it-evolve-place", &FAILURES_AFTER_THE_SWAP[..1]);
+}
+
+fn each_failure_after_the_swap_is_rolled_back_without_a_restart() {
+    fail_after_the_swap("it-evolve-places", &FAILURES_AFTER_THE_SWAP);
+}
+
+fn fail_after_the_swap(name: &str, failures: &[(&str, &str)]) {
+    let home = small(name);
     home.up();
     remember(&home);
     // A generator, which no store can keep, shows whether the process is the same.
@@ -140,28 +190,17 @@ fn a_body_that_fails_after_the_swap_is_rolled_back_without_a_restart() {
     home.api()
         .exec("import graphlib\norder = graphlib.TopologicalSorter()");
     let entrypoint = read(&home, "entrypoint.sh");
-    let mut expected = 1;
-    let mut fails = |code: &str, why: &str| {
+    home.ok(["mcp", "tools", "echo"]);
+    for (expected, (code, why)) in (2..).zip(failures) {
         let code = format!("if test -S /run/os/keeper.sock; then {code}; fi\nexec /opt");
         let changed = entrypoint.replace("exec /opt", &code);
         assert_ne!(changed, entrypoint);
         write(&home, "entrypoint.sh", &changed);
         let record = assert_fails(&home, "verifying", "rolled_back", why);
         assert!(record["refused_seconds"].as_f64().unwrap() > 0.0);
-        expected += 1;
-        assert_eq!(
-            home.api().exec("next(live)")["result"],
-            expected.to_string()
-        );
-    };
-    fails("echo not here >&2; exit 4", "not here");
-    // The container runs but fails its checks: its port is unreachable, a server hangs, a variable is lost.
-    fails("export OSCTL_LISTEN=127.0.0.1:8080", "port:8080");
-    home.ok(["mcp", "tools", "echo"]);
-    let hangs = "printf 'import time; time.sleep(1000)' > /opt/osctl/body/servers/echo.py";
-    fails(hangs, "mcp:echo");
-    let lost = "rm /usr/lib/python3*/graphlib.py";
-    fails(lost, "variables are lost: `order`");
+        let next = home.api().exec("next(live)")["result"].clone();
+        assert_eq!(next, i32::to_string(&expected));
+    }
     let status = home.json(["evolve", "status"]);
     assert_eq!(status["latest_status"], "rolled_back", "{status}");
     // A repaired body can evolve.

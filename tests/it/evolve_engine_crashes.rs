@@ -51,14 +51,10 @@ const OPEN: Duration = Duration::from_secs(30);
 
 fn an_engine_that_dies_in_a_swap_is_back_with_one_os_host() {
     die(&[
-        (Death::Killed, Moment::Idle),
-        (Death::Power, Moment::Point(5)),
+        (Death::Killed, Moment::Point(5)),
         (Death::Power, Moment::Point(6)),
         (Death::PortsHeld, Moment::Point(7)),
-        (Death::PortsHeld, Moment::Point(8)),
-        (Death::Killed, Moment::Ended),
         (Death::Everything, Moment::Point(6)),
-        (Death::Killed, Moment::Store),
         (Death::Power, Moment::Store),
     ]);
 }

@@ -17,14 +17,13 @@ use std::path::PathBuf;
 trials![
     a_keeper_killed_while_containers_swap_finishes_the_run,
     an_os_host_killed_while_containers_swap_runs_again,
-    an_engine_killed_while_containers_swap_leaves_one_os_host,
     a_keeper_that_is_stopped_leaves_a_container_that_answers,
     a_keeper_killed_at_any_stage_finishes_the_run =
         "evolve_faults::a_keeper_killed_while_containers_swap_finishes_the_run",
     an_os_host_killed_at_any_stage_runs_again =
         "evolve_faults::an_os_host_killed_while_containers_swap_runs_again",
     an_engine_killed_at_any_stage_leaves_one_os_host =
-        "evolve_faults::an_engine_killed_while_containers_swap_leaves_one_os_host",
+        "evolve_engine_crashes::an_engine_that_dies_in_a_swap_is_back_with_one_os_host",
 ];
 
 /// The points of a run at which a trial kills.
@@ -298,21 +297,13 @@ fn kill_the_host(extent: Extent) {
     home.down();
 }
 
-fn an_engine_killed_while_containers_swap_leaves_one_os_host() {
-    kill_the_engine(Extent::Swap);
-}
-
 fn an_engine_killed_at_any_stage_leaves_one_os_host() {
-    kill_the_engine(Extent::All);
-}
-
-fn kill_the_engine(extent: Extent) {
     let mut second = Second::with_disk(8000 << 20);
     let home = on_second(&second, "it-fault-engine");
     home.up();
     remember(&home);
     home.ok(["cryo", "store"]);
-    for (number, point) in extent.points() {
+    for (number, point) in Extent::All.points() {
         let evolve = evolve_until(&home, number, point);
         restart_engine(&mut second, number);
         let (_, seen) = evolve.end();
@@ -321,9 +312,6 @@ fn kill_the_engine(extent: Extent) {
             home.run(["evolve", "status"]).code == 0
         });
         assert_finished(&home, point);
-    }
-    if extent == Extent::Swap {
-        return home.down();
     }
     write(
         &home,

@@ -8,7 +8,10 @@ use crate::trials;
 use serde_json::{Value, json};
 use std::fs;
 
-trials![code_requests_a_new_body_and_continues_in_it];
+trials![
+    code_requests_a_new_body_and_continues_in_it =
+        "evolve::the_agent_evolves_itself_and_uses_the_new_body",
+];
 
 const STATE: &str = "
 import pandas

@@ -17,6 +17,8 @@ use std::process::Stdio;
 
 trials![
     up_repairs_the_state_that_a_crash_leaves,
+    up_repairs_each_state_that_a_crash_can_leave =
+        "evolve_repair::up_repairs_the_state_that_a_crash_leaves",
     the_history_names_the_running_image_after_a_forced_down,
     purge_leaves_no_image_of_an_instance_that_was_only_built,
 ];
@@ -172,13 +174,22 @@ fn create_copy_of_aside(home: &Home, aside: &str) {
     post(&path, &body, 201);
 }
 
+/// A container that is paused in its place, one that is set aside, and a keeper that never ran.
 fn up_repairs_the_state_that_a_crash_leaves() {
-    let home = small("it-repair");
+    repair("it-repair", [STATES[0], STATES[3], STATES[9]]);
+}
+
+fn up_repairs_each_state_that_a_crash_can_leave() {
+    repair("it-repair-each", STATES);
+}
+
+fn repair<const N: usize>(name: &str, states: [State; N]) {
+    let home = small(name);
     home.up();
     remember(&home);
     home.ok(["cryo", "store"]);
     let policy = restart_policy(&home);
-    for (state, make) in STATES {
+    for (state, make) in states {
         let before = container_id(&home);
         make(&home);
         let ran = home.run(["up", "--yes"]);

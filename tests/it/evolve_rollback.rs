@@ -12,7 +12,8 @@ use std::net::TcpListener;
 trials![
     rollback_returns_to_the_previous_image_or_to_that_of_a_run,
     show_reports_what_a_run_changed_kept_and_lost,
-    images_are_kept_as_long_as_a_rollback_may_need_them,
+    images_are_kept_as_long_as_a_rollback_may_need_them =
+        "evolve_rollback::rollback_returns_to_the_previous_image_or_to_that_of_a_run",
 ];
 
 /// The ports of the host that the container publishes.

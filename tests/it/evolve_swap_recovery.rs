@@ -19,7 +19,8 @@ use std::sync::{Arc, Mutex};
 
 trials![
     ports_taken_during_the_swap_are_recovered_when_they_are_free,
-    port_recovery_continues_after_an_engine_restart,
+    port_recovery_continues_after_an_engine_restart =
+        "evolve_swap_recovery::ports_taken_during_the_swap_are_recovered_when_they_are_free",
     verification_skips_servers_that_the_body_does_not_declare,
     no_request_is_admitted_before_the_new_container_is_verified,
     a_cell_keeps_running_when_the_waiting_run_is_stopped,

@@ -35,7 +35,9 @@ trials![
     a_container_that_ends_immediately_is_reported_with_its_code_and_log,
     a_killed_osctl_leaves_no_lock,
     ctrl_c_at_the_first_output_is_reported,
-    ctrl_c_at_each_stage_of_up_does_not_block_the_next_up,
+    ctrl_c_does_not_block_the_next_up,
+    ctrl_c_at_each_stage_of_up_does_not_block_the_next_up =
+        "faults::ctrl_c_does_not_block_the_next_up",
     a_terminated_up_does_not_block_the_next_up,
     a_killed_up_does_not_block_the_next_up,
 ];
@@ -431,15 +433,23 @@ fn ctrl_c_at_the_first_output_is_reported() {
     }
 }
 
+fn ctrl_c_does_not_block_the_next_up() {
+    interrupt_up_at("it-int", &[BUILDING, WAITING]);
+}
+
 fn ctrl_c_at_each_stage_of_up_does_not_block_the_next_up() {
     let stages = [LOOKING, BEFORE_THE_BUILD, BUILDING, CREATING, WAITING];
-    signal_up_at("it-int", &stages, "INT", |_, failure| {
+    interrupt_up_at("it-int-each", &stages);
+}
+
+fn interrupt_up_at(name: &str, stages: &[&str]) {
+    signal_up_at(name, stages, "INT", |_, failure| {
         assert_failure(failure, 5, &["interrupted", "run the command again"]);
     });
 }
 
 fn a_terminated_up_does_not_block_the_next_up() {
-    signal_up_at("it-term", &[BUILDING, CREATING], "TERM", |_, failure| {
+    signal_up_at("it-term", &[CREATING], "TERM", |_, failure| {
         assert_failure(failure, 5, &["interrupted", "run the command again"]);
     });
 }

@@ -6,6 +6,7 @@
 //! more while the processors have nothing to do, because many trials wait most of their time. A trial that holds the
 //! machine runs while no other trial runs.
 
+use crate::laws;
 use libtest_mimic::{Arguments, Conclusion, Trial};
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +18,8 @@ use std::time::{Duration, Instant};
 /// A named test of the list.
 pub(crate) struct TestCase {
     name: String,
-    /// The trial of the first tier that shows the same promise in less time; only tests of the long tier have it.
+    /// The trial of the first tier, or the unit test, that shows the same promise in less time; only tests of the long
+    /// tier have it.
     quick: Option<&'static str>,
     run: Box<dyn FnOnce() + Send>,
 }
@@ -298,6 +300,18 @@ pub(crate) fn run(arguments: &Arguments, lanes: Vec<Lane>) -> Conclusion {
     conclusion
 }
 
+/// Whether a unit test has this name: the name of its function, and `tests` before it.
+fn is_unit_test(name: &str) -> bool {
+    let Some((module, function)) = name.rsplit_once("::") else {
+        return false;
+    };
+    let declared = format!("fn {function}()");
+    module.split("::").any(|part| part == "tests")
+        && laws::sources().iter().any(|source| {
+            fs::read_to_string(&source.file).is_ok_and(|text| text.contains(&declared))
+        })
+}
+
 /// Each test of the long tier names a test of the first tier.
 fn check_quick_trials(lanes: &[Lane]) {
     let cases = || {
@@ -306,13 +320,16 @@ fn check_quick_trials(lanes: &[Lane]) {
             .flat_map(|lane| &lane.cases)
             .map(|(_, case)| case)
     };
+    let page = fs::read_to_string("docs/testing.md").unwrap();
     for case in cases() {
         let Some(quick) = case.quick else { continue };
         let is_there = cases().any(|other| other.name == quick && other.quick.is_none());
         assert!(
-            is_there,
-            "`{}` names `{quick}`, which is not a trial of the first tier",
+            is_there || is_unit_test(quick),
+            "`{}` names `{quick}`, which is not a test of the first tier",
             case.name
         );
+        let row = format!("| `{}` | `{quick}` |", case.name);
+        assert!(page.contains(&row), "docs/testing.md has no row {row}");
     }
 }

@@ -1,6 +1,6 @@
 //! The hub of MCP servers, as its clients and the command line use it.
 
-use crate::harness::{Api, Events, Home, Response, SERVERS_CONFIG, servers};
+use crate::harness::{Api, Events, Home, Response, SERVERS_CONFIG, TEST_TIMEOUT, servers};
 use crate::trials;
 use serde_json::{Value, json};
 use std::fs;
@@ -11,6 +11,7 @@ trials![
     all_servers_together_offer_tools_with_the_servers_name,
     a_changed_server_list_applies_while_the_container_runs,
     sessions_and_lists_outlive_the_container,
+    memory_of_large_answers_is_given_back = "session::tests::only_the_last_ended_streams_are_kept",
 ];
 
 pub(crate) const JSON: (&str, &str) = ("Content-Type", "application/json");
@@ -215,6 +216,38 @@ fn the_hubs_port_needs_the_token_like_the_kernels_port() {
         get("/servers/nobody/log", &[]),
         (404, "unknown_server".into())
     );
+}
+
+/// The memory of the companion in KiB, without the pages of files.
+fn companion_memory(home: &Home) -> u64 {
+    let script = "for each in /proc/[0-9]*; do \
+        if tr '\\0' ' ' < $each/cmdline 2>/dev/null | grep -q 'osctl companion'; then \
+        awk '/RssAnon/ {print $2}' $each/status; fi; done";
+    let shown = home.ok(["shell", script]).stdout;
+    let numbers = shown.lines().map(|line| line.parse().unwrap());
+    numbers.max().unwrap_or_else(|| panic!("{shown}"))
+}
+
+fn memory_of_large_answers_is_given_back() {
+    const ANSWER_BYTES: usize = 32 << 20;
+    const MAX_GROWTH_KIB: u64 = 8 << 10;
+    let home = servers();
+    let client = Client::new("/servers/filesystem/mcp");
+    client.tool("list_allowed_directories", json!({}));
+    let before = companion_memory(home);
+    let file = home.files().join("large.txt");
+    fs::write(&file, "0123456789abcde\n".repeat(ANSWER_BYTES / 16)).unwrap();
+    for _ in 0..3 {
+        let read = client.tool("read_text_file", json!({"path": "/root/host/large.txt"}));
+        let text = read["content"][0]["text"].as_str().unwrap();
+        assert_eq!(text.len(), ANSWER_BYTES);
+    }
+    fs::remove_file(&file).unwrap();
+    // The client still has its session.
+    let hub = home.hub();
+    hub.until_within(4 * TEST_TIMEOUT, "the return of the memory", |_| {
+        (companion_memory(home) < before + MAX_GROWTH_KIB).then_some(())
+    });
 }
 
 /// The parameters of a list request that waits for starting servers.

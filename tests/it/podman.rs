@@ -13,7 +13,10 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-trials![everything_works_on_podman];
+trials![
+    an_instance_starts_and_keeps_its_variables_on_podman,
+    everything_works_on_podman = "podman::an_instance_starts_and_keeps_its_variables_on_podman",
+];
 
 /// A separate Podman service, whose images and containers no other test uses.
 #[derive(Debug)]
@@ -102,8 +105,8 @@ fn words(folder: &Path, verb: &[&str]) -> Vec<String> {
     words
 }
 
-fn everything_works_on_podman() {
-    let podman = Podman::start();
+/// An instance with the small body that is up on Podman.
+fn up_on(podman: &Podman) -> Home {
     load_base(&EngineAt(podman.socket()));
     let mut home = Home::new("it-podman");
     let address = format!("unix://{}", podman.socket().display());
@@ -112,6 +115,20 @@ fn everything_works_on_podman() {
     home.up();
     remember(&home);
     assert_remembers(&home);
+    home
+}
+
+fn an_instance_starts_and_keeps_its_variables_on_podman() {
+    let podman = Podman::start();
+    let home = up_on(&podman);
+    home.ok(["restart"]);
+    assert_remembers(&home);
+    home.down();
+}
+
+fn everything_works_on_podman() {
+    let podman = Podman::start();
+    let home = up_on(&podman);
     assert_eq!(home.run(["shell", "exit 7"]).code, 7);
     home.ok(["restart"]);
     assert_remembers(&home);

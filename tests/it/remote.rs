@@ -1,7 +1,7 @@
 //! An engine on another machine, by TLS, by ssh and by plain TCP: no folder of this machine is mounted there, this
 //! machine can't reach its ports, and everything works as with a local engine.
 
-use crate::evolve::{assert_remembers, configure, engine, on_second, remember, write};
+use crate::evolve::{assert_remembers, configure, engine, on_second, remember, small, write};
 use crate::faults::{assert_failure, run_to_end};
 use crate::harness::{Engine, Home};
 use crate::lost_connections::{assert_counts, open};
@@ -13,12 +13,16 @@ use std::fs;
 use std::io::copy;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
 trials![
-    a_remote_engine_works_like_a_local_one,
-    the_users_ssh_reaches_a_remote_engine,
+    a_project_is_copied_to_an_engine_that_ssh_reaches,
+    a_remote_engine_works_like_a_local_one =
+        "remote::a_project_is_copied_to_an_engine_that_ssh_reaches",
+    the_users_ssh_reaches_a_remote_engine =
+        "remote::a_project_is_copied_to_an_engine_that_ssh_reaches",
     an_unreachable_engine_is_reported,
 ];
 
@@ -264,10 +268,8 @@ while piece := engine.recv(65536):
     os.write(1, piece)
 "#;
 
-fn the_users_ssh_reaches_a_remote_engine() {
-    let second = Second::with_disk(4000 << 20);
-    let proxy = EngineProxy::start(&second);
-    let mut home = remote_home(&second, "it-remote-ssh", &proxy);
+/// Has the home reach the engine at this socket by ssh; returns the log of the calls of `ssh`.
+fn reach_by_ssh(home: &mut Home, socket: &Path) -> PathBuf {
     let (bin, log) = (home.folder.join("bin"), home.folder.join("ssh.log"));
     fs::create_dir_all(&bin).unwrap();
     fs::write(bin.join("ssh"), SSH).unwrap();
@@ -276,11 +278,53 @@ fn the_users_ssh_reaches_a_remote_engine() {
     for (key, value) in [
         ("PATH", path),
         ("SSH_LOG", log.display().to_string()),
-        ("SSH_LEADS_TO", second.socket().display().to_string()),
+        ("SSH_LEADS_TO", socket.display().to_string()),
         ("DOCKER_HOST", "ssh://ada@engine.example:2222".into()),
     ] {
         home.env.insert(key.into(), value);
     }
+    log
+}
+
+#[track_caller]
+fn assert_only_ssh_was_called(log: &Path) {
+    let called = fs::read_to_string(log).unwrap();
+    let words = "-- ssh://ada@engine.example:2222 docker system dial-stdio";
+    assert!(called.lines().all(|line| line.ends_with(words)), "{called}");
+}
+
+fn a_project_is_copied_to_an_engine_that_ssh_reaches() {
+    let mut home = small("it-remote-copy");
+    fs::write(home.project.join("note.txt"), "from here").unwrap();
+    let log = reach_by_ssh(&mut home, Path::new("/var/run/docker.sock"));
+    home.up();
+    for folder in [home.files(), home.data()] {
+        assert!(!folder.exists(), "{}", folder.display());
+    }
+    let name = &home.instance;
+    let found = Engine.get(&format!("/containers/{}/json", home.container()));
+    let mounts = found.json()["Mounts"].clone();
+    let volume = format!("osctl-project-{name}");
+    assert!(mounts.to_string().contains(&volume), "{mounts:#}");
+    assert!(!mounts.to_string().contains("\"bind\""), "{mounts:#}");
+    let shown = home.ok(["shell", "cat /repo/note.txt"]);
+    assert_eq!(shown.stdout, "from here");
+    remember(&home);
+    let (there, back) = (home.folder.join("there"), home.folder.join("back"));
+    fs::write(&there, "to and fro").unwrap();
+    home.ok(["cp", there.to_str().unwrap(), "os:/root/host/there"]);
+    home.ok(["cp", "os:/root/host/there", back.to_str().unwrap()]);
+    assert_eq!(fs::read(back).unwrap(), b"to and fro");
+    assert_remembers(&home);
+    assert_only_ssh_was_called(&log);
+    home.down();
+}
+
+fn the_users_ssh_reaches_a_remote_engine() {
+    let second = Second::with_disk(4000 << 20);
+    let proxy = EngineProxy::start(&second);
+    let mut home = remote_home(&second, "it-remote-ssh", &proxy);
+    let log = reach_by_ssh(&mut home, &second.socket());
     // An unreadable path is named; the next `up` finishes an incomplete copy.
     let deep = home.project.join("deep");
     fs::create_dir_all(deep.join("d/".repeat(600))).unwrap();
@@ -291,9 +335,7 @@ fn the_users_ssh_reaches_a_remote_engine() {
     remember(&home);
     assert_remembers(&home);
     assert_eq!(home.run(["shell", "exit 7"]).code, 7);
-    let called = fs::read_to_string(&log).unwrap();
-    let words = "-- ssh://ada@engine.example:2222 docker system dial-stdio";
-    assert!(called.lines().all(|line| line.ends_with(words)), "{called}");
+    assert_only_ssh_was_called(&log);
     // An invalid body there is refused, and the body here does not replace it.
     home.ok(["shell", "mkfifo /repo/body/kernel/pipe"]);
     assert_failure(&run_to_end(&home, ["up"]), 4, &["pipe", "body"]);

@@ -17,7 +17,8 @@ trials![
     no_evolve_runs_while_up_places_a_container,
     another_version_starts_another_keeper_that_knows_all_runs,
     a_cell_that_waits_for_its_own_evolve_fails_it_and_variables_of_up_stay,
-    evolve_works_without_a_companion_that_answers,
+    evolve_works_without_a_companion_that_answers =
+        "evolve_broken::code_that_does_not_end_keeps_its_container_unless_forced",
 ];
 
 fn inspect(name: &str) -> Value {
