@@ -42,6 +42,8 @@ struct MessageStreamState {
     reader: u64,
     /// The most messages and bytes that are kept unread.
     unread_limits: (usize, usize),
+    /// Whether the last sweep found the stream fully read.
+    was_fully_read: bool,
 }
 
 impl MessageStreamState {
@@ -123,6 +125,7 @@ impl MessageStream {
                 closed: missing == Some(0),
                 reader: 0,
                 unread_limits,
+                was_fully_read: false,
             }),
             changed: Notify::new(),
         }
@@ -182,6 +185,12 @@ impl MessageStream {
     pub(super) fn is_fully_read(&self) -> bool {
         let read = self.state.lock().last_read_seq;
         self.is_exhausted_after(read)
+    }
+
+    /// Whether the stream was fully read at the last sweep already: its client has had the time to resume it.
+    pub(super) fn sweep(&self) -> bool {
+        let is_fully_read = self.is_fully_read();
+        std::mem::replace(&mut self.state.lock().was_fully_read, is_fully_read)
     }
 
     /// Whether no event can follow event number `seen`.

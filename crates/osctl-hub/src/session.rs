@@ -22,7 +22,8 @@ use tokio::time::Instant;
 
 /// Ended streams are kept for clients that lost their connection before they received the end. These are the limits
 /// of streams that were not read to the end, of streams that were written out but may be lost on the way, and of the
-/// bytes of all. The newest ended stream is kept whatever its size.
+/// bytes of all. The newest ended stream is kept whatever its size. A stream that was written out is dropped after one
+/// to two minutes ([`ClientStreams::sweep`]).
 const MAX_ENDED_UNREAD_STREAMS: usize = 32;
 const MAX_ENDED_READ_STREAMS: usize = 4;
 const MAX_ENDED_STREAM_BYTES: usize = 16 << 20;
@@ -388,6 +389,11 @@ impl ClientStreams {
         calls.insert(stream.number, stream.clone());
     }
 
+    /// Drops the streams that were fully read at the last sweep already.
+    pub(super) fn sweep(&self) {
+        self.call_streams.lock().retain(|_, stream| !stream.sweep());
+    }
+
     /// Removes a stream that no client will resume.
     pub(super) fn remove_stream(&self, stream: u64) {
         self.call_streams.lock().remove(&stream);
@@ -475,6 +481,11 @@ mod tests {
         }
         assert!(streams.find_stream(100).is_some());
         assert!(streams.find_stream(101).is_none() && streams.find_stream(120).is_some());
+        // The second sweep drops the streams that the first one found read.
+        streams.sweep();
+        assert!(streams.find_stream(120).is_some());
+        streams.sweep();
+        assert!(streams.find_stream(120).is_none() && streams.find_stream(100).is_some());
         let large = vec![b'x'; super::MAX_ENDED_STREAM_BYTES];
         for number in 201..=203 {
             let stream = Arc::new(MessageStream::of_answers(number, 1));

@@ -206,10 +206,10 @@ impl Hub {
     }
 
     fn sweep_sessions(&self) {
-        self.0
-            .sessions
-            .lock()
-            .retain(|_, session| session.idle_time() < HUB_SESSION_IDLE_TIMEOUT);
+        self.0.sessions.lock().retain(|_, session| {
+            session.streams.sweep();
+            session.idle_time() < HUB_SESSION_IDLE_TIMEOUT
+        });
         self.0
             .removed_servers
             .lock()
