@@ -34,7 +34,8 @@ COPY mcp.json /opt/osctl/body/mcp.json
 COPY servers/ /opt/osctl/body/servers/
 COPY selftest.d/ /opt/osctl/body/selftest.d/
 COPY kernel/ /opt/osctl/body/kernel/
-RUN chmod 0755 /opt/osctl/entrypoint.sh
+RUN chmod 0755 /opt/osctl/entrypoint.sh \
+ && "$OSCTL_PYTHON" -m compileall -q /opt/osctl/body/kernel
 "#;
 
 /// The stage of the small base that follows the first stages of the usual body.
