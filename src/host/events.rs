@@ -1,7 +1,7 @@
 //! A run's event stream over a connection that may be lost: the stream then finds the run by its id and resumes where
 //! it stopped. No code is executed twice.
 
-use super::bounded_response::ResponseLines;
+use super::bounded_response::{ResponseLines, reopen_stream};
 use super::client::CompanionClient;
 use crate::error::{Error, Result};
 use crate::protocol::kernel::{ExecReply, RunEvent, RunEventKind};
@@ -93,26 +93,18 @@ impl<R: DeserializeOwned> ClientRunEvents<R> {
         if self.empty_streams > 1 {
             tokio::time::sleep(RUN_RECONNECT_DELAY).await;
         }
-        let mut attempts_left = MAX_RUN_RECONNECT_ATTEMPTS;
-        loop {
-            match self.client.open_events(&self.path, self.next).await {
-                Ok(response) => {
-                    self.response = response;
-                    return Ok(());
-                }
-                Err(error) if is_unknown_run(&error) => {
-                    let run = self.path.rsplit('/').next().unwrap_or_default().into();
-                    return Err(Error::RunNotFound { run }.into());
-                }
-                Err(error) if attempts_left == 0 => {
-                    return Err(connection_error.map_or(error, |connection_error| {
-                        self.client.unreachable_error(&connection_error)
-                    }));
-                }
-                Err(_) => attempts_left -= 1,
+        let (attempts, delay) = (MAX_RUN_RECONNECT_ATTEMPTS, RUN_RECONNECT_DELAY);
+        let open = || self.client.open_events(&self.path, self.next);
+        let opened = reopen_stream(attempts, delay, is_unknown_run, open).await;
+        self.response = opened.map_err(|error| match connection_error {
+            _ if is_unknown_run(&error) => {
+                let run = self.path.rsplit('/').next().unwrap_or_default().into();
+                Error::RunNotFound { run }.into()
             }
-            tokio::time::sleep(RUN_RECONNECT_DELAY).await;
-        }
+            Some(lost) => self.client.unreachable_error(&lost),
+            None => error,
+        })?;
+        Ok(())
     }
 }
 

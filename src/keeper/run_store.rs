@@ -259,32 +259,14 @@ fn run_name_at(second: i64) -> Result<EvolveRunId> {
 #[cfg(test)]
 mod tests {
     use super::{KEEPER_ENDED_REASON, KeeperRunStore, parse_run_second, run_name_at};
-    use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage, RunTask};
+    use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage};
 
     fn record(run_store: &KeeperRunStore, now: f64, status: EvolveStage) -> EvolveRecord {
+        let run = run_store.create_run(now).unwrap();
         EvolveRecord {
-            run: run_store.create_run(now).unwrap(),
-            task: RunTask::Evolve,
             reason: Some("x".into()),
             requested_by: EvolveCaller::Agent,
-            force: false,
-            dry_run: false,
-            unchanged: false,
-            started: now,
-            status,
-            stages: Vec::new(),
-            failed_stage: None,
-            why: None,
-            log_tail: Vec::new(),
-            checks: Vec::new(),
-            image: None,
-            previous_image: None,
-            body_digest: None,
-            refused_ms: None,
-            receipt: Vec::new(),
-            other_state: Vec::new(),
-            body_folder: None,
-            not_committed_because: None,
+            ..EvolveRecord::empty(run, status, now)
         }
     }
 
