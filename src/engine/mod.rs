@@ -20,6 +20,7 @@ pub(crate) use process_lock::{ProcessLock, create_lock_file};
 use crate::error::Result;
 use crate::protocol::spec::{ContainerSpec, Port};
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 /// The receiver of an operation's progress.
 pub(crate) trait EngineProgress: Send + Sync {
@@ -95,12 +96,22 @@ impl Engine {
         }
     }
 
-    /// The machine of the engine, unless it is this one.
-    pub(crate) fn remote_host(&self) -> Option<&str> {
+    /// The container engine: only it has images, networks, pauses and restarts.
+    pub(crate) fn docker(&self) -> Option<&Docker> {
         match self {
-            Self::Docker(docker) => docker.address().remote_host(),
+            Self::Docker(docker) => Some(docker),
             Self::Embedded(_) => None,
         }
+    }
+
+    /// The machine of the engine, unless it is this one.
+    pub(crate) fn remote_host(&self) -> Option<&str> {
+        self.docker()?.address().remote_host()
+    }
+
+    /// The socket of the engine, if it has one on this machine.
+    pub(crate) fn socket_path(&self) -> Option<&Path> {
+        self.docker()?.address().socket_path()
     }
 
     /// The container of this name, if it exists.
