@@ -2,7 +2,7 @@
 
 use super::CommandContext;
 use super::answers::{CheckVerdict, DoctorAnswer, DoctorEntry};
-use super::status::isolation_warnings;
+use super::instance_status::isolation_warnings;
 use crate::config::Config;
 use crate::engine::{ContainerPhase, Docker, Engine};
 use crate::error::{EXIT_NEGATIVE, Error, Result, VerbOutcome, hint_for_instance};

@@ -381,7 +381,7 @@ async fn report_instance(
     config: &Config,
     outcome: &str,
 ) -> Result<()> {
-    let status = super::status::gather_status(cx, record, config, engine).await?;
+    let status = super::instance_status::gather_status(cx, record, config, engine).await?;
     for warning in &status.warnings {
         cx.ui.print_warning(warning);
     }

@@ -2,10 +2,12 @@
 //! it stopped. No code is executed twice.
 
 use super::bounded_response::{ResponseLines, reopen_stream};
-use super::client::CompanionClient;
+use super::client::{CLIENT_NDJSON_TYPE, CompanionClient};
 use crate::error::{Error, Result};
-use crate::protocol::kernel::{ExecReply, RunEvent, RunEventKind};
-use reqwest::Response;
+use crate::protocol::kernel::{ExecReply, Execute, RunEvent, RunEventKind};
+use crate::protocol::shell::{ShellReply, ShellRequest};
+use reqwest::header::ACCEPT;
+use reqwest::{Method, Response};
 use serde::de::DeserializeOwned;
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -16,6 +18,50 @@ const MAX_RUN_RECONNECT_ATTEMPTS: u32 = 25;
 /// How often a run may be found again with a stream that ends without an event.
 const MAX_EMPTY_RUN_STREAMS: u32 = 50;
 const RUN_RECONNECT_DELAY: Duration = Duration::from_millis(200);
+
+impl CompanionClient {
+    /// Starts a run and follows it. The request needs an id, by which the client finds the run again after a lost
+    /// connection.
+    pub(crate) async fn execute(&self, request: &Execute) -> Result<ClientRunEvents> {
+        let response = self.build_request(Method::POST, "/exec", Some(request));
+        let response = self
+            .send_request(response.header(ACCEPT, CLIENT_NDJSON_TYPE))
+            .await?;
+        let path = format!("/exec/{}", request.id.as_deref().unwrap_or_default());
+        Ok(ClientRunEvents::new(self.clone(), path, 0, response))
+    }
+
+    /// Starts a shell command and follows it. The request needs an id, too.
+    pub(crate) async fn execute_shell(
+        &self,
+        command: &ShellRequest,
+    ) -> Result<ClientRunEvents<ShellReply>> {
+        let response = self.build_request(Method::POST, "/shell", Some(command));
+        let response = self
+            .send_request(response.header(ACCEPT, CLIENT_NDJSON_TYPE))
+            .await?;
+        let path = format!("/shell/{}", command.id.as_deref().unwrap_or_default());
+        Ok(ClientRunEvents::new(self.clone(), path, 0, response))
+    }
+
+    /// Follows a shell command from event number `from`.
+    pub(crate) async fn follow_shell(
+        &self,
+        id: &str,
+        from: u64,
+    ) -> Result<ClientRunEvents<ShellReply>> {
+        let path = format!("/shell/{id}");
+        let response = self.open_events(&path, from).await?;
+        Ok(ClientRunEvents::new(self.clone(), path, from, response))
+    }
+
+    /// Opens the events of a run from number `from`.
+    pub(crate) async fn open_run_events(&self, id: &str, from: u64) -> Result<ClientRunEvents> {
+        let path = format!("/exec/{id}");
+        let response = self.open_events(&path, from).await?;
+        Ok(ClientRunEvents::new(self.clone(), path, from, response))
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct ClientRunEvents<R = ExecReply> {

@@ -3,10 +3,10 @@
 
 use super::KeeperSettings;
 use super::container_start::{ContainerStartOutcome, start_ended_container};
-use super::port_recovery::UnreachableFile;
 use super::retry_policy::is_engine_away;
 use super::run_store::{KeeperRunStore, unix_seconds};
 use super::target::DeployTarget;
+use super::unreachable_file::UnreachableFile;
 use crate::engine::Container;
 use crate::error::Result;
 use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage};

@@ -2,11 +2,10 @@
 //! record.
 
 use super::cancellation::RunCancellation;
-use super::controller::load_target;
 use super::journal::{RunJournal, RunJournalEntry, RunJournalStep};
 use super::run::RunExecutor;
 use super::run_store::{KeeperRunStore, unix_seconds};
-use super::target::DeployTarget;
+use super::target::{DeployTarget, load_target};
 use super::{
     KeeperSettings, git_repository, post_deploy_watch, rate_limit, sanitize, stage_transitions,
 };

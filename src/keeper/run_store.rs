@@ -2,7 +2,7 @@
 
 mod bodies;
 
-use super::run_log::RunLog;
+use super::run_log::{RunChangeNotifier, RunLog};
 use crate::atomic_write::{Durability, atomic_write};
 use crate::error::Result;
 use crate::protocol::evolve::{EvolveRecord, EvolveRunId, EvolveStage, EvolveStatus};
@@ -19,22 +19,6 @@ use tokio::sync::watch;
 const RUN_LOG_CHUNK_BYTES: u64 = 32 << 10;
 /// Why a run failed whose end no keeper recorded.
 pub(super) const KEEPER_ENDED_REASON: &str = "the keeper ended during the evolve";
-
-/// Notifies followers that a record or log has grown.
-#[derive(Debug, Clone)]
-pub(super) struct RunChangeNotifier(watch::Sender<u64>);
-
-impl Default for RunChangeNotifier {
-    fn default() -> Self {
-        Self(watch::Sender::new(0))
-    }
-}
-
-impl RunChangeNotifier {
-    pub(super) fn notify_followers(&self) {
-        self.0.send_modify(|n| *n += 1);
-    }
-}
 
 #[derive(Debug, Clone)]
 pub(super) struct KeeperRunStore {
@@ -74,7 +58,7 @@ impl KeeperRunStore {
 
     /// Notifies the receiver whenever a record or a log has grown.
     pub(super) fn subscribe_changes(&self) -> watch::Receiver<u64> {
-        self.changes.0.subscribe()
+        self.changes.subscribe()
     }
 
     fn folder_of_run(&self, run: &EvolveRunId) -> PathBuf {

@@ -305,7 +305,7 @@ fn each_library_is_used_only_in_its_place() {
             "schemars",
             &[
                 "command/answers/",
-                "command/status.rs",
+                "command/instance_status.rs",
                 "companion/os_tools/",
                 "config/mod.rs",
                 "image/body.rs",
@@ -336,7 +336,7 @@ fn each_library_is_used_only_in_its_place() {
             "chrono",
             &[
                 "command/answers/",
-                "command/mod.rs",
+                "command/format.rs",
                 "host/jupyter/",
                 "keeper/run_store.rs",
                 "osctl-protocol/display.rs",
@@ -646,7 +646,7 @@ fn only_the_users_code_and_programs_get_unsanitized_text() {
         "command/cp/",
         "command/follow.rs",
         "command/keeper.rs",
-        "command/mcp_stdio.rs",
+        "command/mcp/stdio.rs",
         "command/relay.rs",
         "command/shell_command.rs",
         "ui/",
