@@ -41,14 +41,6 @@ pub(crate) struct ContainerPlaces {
 }
 
 impl ContainerPlaces {
-    /// The engine, if it has networks, pauses and restarts.
-    fn docker(&self) -> Option<&Docker> {
-        match &self.engine {
-            Engine::Docker(docker) => Some(docker),
-            Engine::Embedded(_) => None,
-        }
-    }
-
     /// A container of the instance, by name or id.
     ///
     /// # Errors
@@ -92,12 +84,12 @@ impl ContainerPlaces {
         old: &Container,
         quiet: impl AsyncFnOnce() -> Result<()>,
     ) -> Result<()> {
-        if let Some(docker) = self.docker() {
+        if let Some(docker) = self.engine.docker() {
             docker.set_restart_policy(&old.id, false).await?;
         }
         quiet().await?;
         self.engine.rename(&old.id, &self.aside).await?;
-        match (self.docker(), &self.network) {
+        match (self.engine.docker(), &self.network) {
             (Some(docker), Some(network)) => docker.leave_network(&old.id, network).await,
             _ => Ok(()),
         }
@@ -128,10 +120,10 @@ impl ContainerPlaces {
     /// # Errors
     /// When the engine refuses.
     pub(crate) async fn put_back(&self, old: &Container, starts: bool) -> Result<()> {
-        if let Some(docker) = self.docker() {
+        if let Some(docker) = self.engine.docker() {
             docker.set_restart_policy(&old.id, true).await?;
         }
-        let continued = match (old.phase, self.docker()) {
+        let continued = match (old.phase, self.engine.docker()) {
             (ContainerPhase::Paused, Some(docker)) => docker.unpause(&old.id).await,
             (ContainerPhase::Created | ContainerPhase::Stopped, _) if starts => {
                 self.engine.start(&old.id).await
@@ -151,7 +143,7 @@ impl ContainerPlaces {
     /// # Errors
     /// When the engine refuses, for example because another program uses a port.
     pub(crate) async fn restore_network(&self, container: &Container) -> Result<()> {
-        let (Some(docker), Some(network)) = (self.docker(), &self.network) else {
+        let (Some(docker), Some(network)) = (self.engine.docker(), &self.network) else {
             return Ok(());
         };
         let has_lost_ports = self.has_lost_ports(container);
@@ -182,7 +174,10 @@ impl ContainerPlaces {
             container.phase,
             ContainerPhase::Running | ContainerPhase::Paused
         );
-        let keeps_ports = self.docker().is_none_or(Docker::has_persistent_ports);
+        let keeps_ports = self
+            .engine
+            .docker()
+            .is_none_or(Docker::has_persistent_ports);
         is_alive && !container.has_ports && !keeps_ports
     }
 
@@ -223,7 +218,10 @@ impl ContainerPlaces {
         verb: &[&str],
         (limit, max_bytes): (Duration, usize),
     ) -> Result<A> {
-        let docker = self.docker().context("the engine runs no commands")?;
+        let docker = self
+            .engine
+            .docker()
+            .context("the engine runs no commands")?;
         let command = [&[CONTAINER_OSCTL_PATH][..], verb].concat();
         let what = format!("`osctl {}`", verb.first().unwrap_or(&""));
         let mut answer = Vec::new();

@@ -1,8 +1,6 @@
 //! Completion candidates for shells: existing names, found within a short time limit. Errors are ignored.
 
 use super::CommandContext;
-use super::cp::REMOTE_PREFIX;
-use super::logs::COMPANION_PARTS;
 use crate::cli;
 use crate::engine::Engine;
 use crate::error::Result;
@@ -22,6 +20,29 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
+
+/// Prefix of a path inside.
+pub(super) const REMOTE_PREFIX: &str = "os:";
+
+/// Parts of the companion, whose lines can be selected as those of a service.
+pub(super) const COMPANION_PARTS: [&str; 16] = [
+    "activity",
+    "companion",
+    "criu",
+    "cryo",
+    "desktop",
+    "display",
+    "environment",
+    "evolve",
+    "files",
+    "http",
+    "kernel",
+    "mcp",
+    "pty",
+    "runs",
+    "service",
+    "shell",
+];
 
 /// Time limit of candidates from the companion.
 const CANDIDATES_TIMEOUT: Duration = Duration::from_millis(300);

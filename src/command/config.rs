@@ -3,8 +3,8 @@
 use super::CommandContext;
 use super::answers::{ConfigAnswer, ConfigEntry, PathAnswer};
 use crate::error::{Error, Result, VerbOutcome};
+use crate::host::folders::write_private;
 use crate::host::mcp;
-use crate::host::secrets::write_private;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use std::env;

@@ -3,11 +3,12 @@
 use crate::config::{EngineChoice, ResolvedConfig};
 use crate::engine::{Docker, EmbeddedEngine, Engine, EngineAddress, EngineProgress};
 use crate::error::{Error, Result};
+use crate::host::agent_folders::canonicalize_existing;
 use crate::host::client::{CompanionClient, not_running_error};
 use crate::host::engine_diagnosis::explain_by_engine;
 use crate::host::folders::Folders;
 use crate::host::instance::{Instance, InstanceRecord};
-use crate::host::mount_safety::{canonicalize_existing, check_config_file};
+use crate::host::mount_safety::check_config_file;
 use crate::host::path_resolver::PathResolver;
 use crate::host::provision::{self, EngineFix, InstallConsent};
 use crate::protocol::quote::quote_word;

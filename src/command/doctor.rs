@@ -2,7 +2,7 @@
 
 use super::CommandContext;
 use super::answers::{CheckVerdict, DoctorAnswer, DoctorEntry};
-use super::status::isolation_warnings;
+use super::instance_status::isolation_warnings;
 use crate::config::Config;
 use crate::engine::{ContainerPhase, Docker, Engine};
 use crate::error::{EXIT_NEGATIVE, Error, Result, VerbOutcome, hint_for_instance};
@@ -79,23 +79,14 @@ pub(crate) async fn run(args: DoctorArgs, cx: &CommandContext) -> Result<VerbOut
     drop(work);
     let engine = record_check(&mut findings, "engine", engine, describe_engine);
     findings.extend(state_room(cx));
-    let socket = match &engine {
-        Some(Engine::Docker(docker)) => docker.address().socket_path().map(Path::to_owned),
-        _ => None,
-    };
+    let socket = engine.as_ref().and_then(Engine::socket_path);
     // Outside the project, a named instance is checked with its own project.
     let recorded = record.as_ref().map(|record| record.project.as_path());
     let project = ProjectChoice {
         named: recorded,
         may_move: false,
     };
-    let found = project::find_project(
-        project,
-        record.as_ref(),
-        &cx.instance,
-        &cx.folders,
-        socket.as_deref(),
-    );
+    let found = project::find_project(project, record.as_ref(), &cx.instance, &cx.folders, socket);
     let project = record_check(&mut findings, "project", found, |p| p.display().to_string());
     if let Some(project) = &project {
         let body = Body::from_project(project, &config.body);

@@ -2,7 +2,7 @@
 
 use super::CommandContext;
 use super::answers::LogLine;
-use super::candidates::log_services;
+use super::candidates::{COMPANION_PARTS, log_services};
 use super::follow::CTRL_C_EXIT_CODE;
 use crate::engine::LogOptions;
 use crate::error::{Error, Result, VerbOutcome, nearest_name};
@@ -22,26 +22,6 @@ const MAX_SERVICE_NAME_BYTES: usize = 64;
 
 /// Characters of a service per edit, up to which a service is suggested for an unknown one.
 const CHARS_PER_SERVICE_EDIT: usize = 2;
-
-/// Parts of the companion, whose lines can be selected as those of a service.
-pub(super) const COMPANION_PARTS: [&str; 16] = [
-    "activity",
-    "companion",
-    "criu",
-    "cryo",
-    "desktop",
-    "display",
-    "environment",
-    "evolve",
-    "files",
-    "http",
-    "kernel",
-    "mcp",
-    "pty",
-    "runs",
-    "service",
-    "shell",
-];
 
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {

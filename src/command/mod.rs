@@ -21,19 +21,22 @@ pub(crate) mod evolve;
 pub(crate) mod exec;
 mod figures;
 mod follow;
+mod format;
 pub(crate) mod health;
 mod id_prefix;
 pub(crate) mod init;
 pub(crate) mod inside;
+mod instance_status;
 pub(crate) mod interrupt;
 pub(crate) mod jupyter;
 pub(crate) mod keeper;
 mod launch_command;
+#[cfg(not(target_os = "linux"))]
+mod linux_only;
 pub(crate) mod logs;
 pub(crate) mod ls;
 pub(crate) mod man;
 pub(crate) mod mcp;
-mod mcp_stdio;
 pub(crate) mod packages;
 mod progress;
 pub(crate) mod reaper;
@@ -58,15 +61,16 @@ pub(crate) use context::CommandContext;
 pub(crate) use shutdown_signal::shutdown_signal;
 
 use self::context::ConfigFileSource;
+use self::format::{format_age, format_duration, format_time, short_image_id};
+#[cfg(not(target_os = "linux"))]
+use self::linux_only::linux_only;
 use crate::cli::{BlockingVerb, ContainerVerb, HostVerb};
 use crate::error::{Result, VerbOutcome};
 use crate::host::engine_diagnosis::may_engine_explain;
 use crate::host::folders::Folders;
 use crate::host::instance_lookup::{InstanceScope, find_instance};
 use crate::ui::Ui;
-use chrono::{DateTime, Local};
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 pub(crate) fn run_blocking_verb(verb: BlockingVerb, ui: Ui) -> Result<VerbOutcome> {
     match verb {
@@ -184,42 +188,6 @@ async fn run_with_context(verb: HostVerb, cx: &CommandContext) -> Result<VerbOut
         HostVerb::Doctor(args) => doctor::run(args, cx).await,
         HostVerb::Config(args) => config::run(args, cx),
     }
-}
-
-/// Formats a duration in seconds for people.
-fn format_duration(seconds: f64) -> String {
-    match seconds {
-        s if s < 1.0 => format!("{:.0} ms", s * 1e3),
-        s if s < 120.0 => format!("{s:.1} s"),
-        s if s < 7200.0 => format!("{:.0} min", s / 60.0),
-        s => format!("{:.0} h", s / 3600.0),
-    }
-}
-
-/// Formats the age of a time given in seconds since 1970.
-fn format_age(created: f64) -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    format_duration((now.unwrap_or_default().as_secs_f64() - created).max(0.0))
-}
-
-/// Formats a time in seconds since 1970 for people, in local time.
-fn format_time(seconds: f64) -> String {
-    let time = DateTime::from_timestamp_millis((seconds * 1e3) as i64).unwrap_or_default();
-    let time = time.with_timezone(&Local);
-    time.format("%m-%d %H:%M:%S").to_string()
-}
-
-/// The ID of an image for people: the algorithm and the first 12 digits, as `docker images` shows them.
-fn short_image_id(id: &str) -> String {
-    id.chars().take(19).collect()
-}
-
-/// The error of a verb that runs only inside the container.
-#[cfg(not(target_os = "linux"))]
-fn linux_only() -> anyhow::Error {
-    use crate::error::Error;
-    let hint = "`osctl up --companion PATH` puts a Linux binary into the container";
-    Error::precondition("this verb runs only in the container, on Linux", hint).into()
 }
 
 #[cfg(test)]

@@ -152,18 +152,13 @@ pub(crate) async fn run(args: UpArgs, cx: &CommandContext) -> Result<VerbOutcome
     super::evolve::wake_keeper(&engine, cx).await;
     super::evolve::check_idle(&engine, cx).await?;
     let remote = engine.remote_host();
-    let socket = engine_socket(&engine);
+    let socket = engine.socket_path();
     let choice = ProjectChoice {
         named: plan.project.as_deref(),
         may_move: plan.may_move,
     };
-    let project = project::find_project(
-        choice,
-        recorded.as_ref(),
-        &cx.instance,
-        &cx.folders,
-        socket.as_deref(),
-    )?;
+    let project =
+        project::find_project(choice, recorded.as_ref(), &cx.instance, &cx.folders, socket)?;
     let mut resolved = cx.complete_config(Some(&project), flags.clone())?;
     let others = match recorded {
         Some(_) => Vec::new(),
@@ -238,7 +233,7 @@ pub(crate) async fn run(args: UpArgs, cx: &CommandContext) -> Result<VerbOutcome
         notes,
     } = {
         let there = remote.map(|_| resolved.config.remote_socket.as_path());
-        runner.run(project, there.or(socket.as_deref())).await?
+        runner.run(project, there.or(socket)).await?
     };
     // Changes that were shown are recorded after `up` has succeeded. A failure to record them does not fail `up`.
     if let Some((scan, unseen)) = found
@@ -379,13 +374,6 @@ fn ask_consent(
     })
 }
 
-fn engine_socket(engine: &Engine) -> Option<PathBuf> {
-    match engine {
-        Engine::Docker(docker) => docker.address().socket_path().map(Path::to_owned),
-        Engine::Embedded(_) => None,
-    }
-}
-
 async fn report_instance(
     cx: &CommandContext,
     engine: &Engine,
@@ -393,7 +381,7 @@ async fn report_instance(
     config: &Config,
     outcome: &str,
 ) -> Result<()> {
-    let status = super::status::gather_status(cx, record, config, engine).await?;
+    let status = super::instance_status::gather_status(cx, record, config, engine).await?;
     for warning in &status.warnings {
         cx.ui.print_warning(warning);
     }

@@ -3,11 +3,13 @@
 //! An [`Engine`] takes a [`ContainerSpec`] and reports the result. It has no policy: `host` and `keeper` decide what
 //! to build, when to replace a container and what to show to users.
 
+mod container;
 mod docker;
 mod embedded;
 mod identity;
 mod process_lock;
 
+pub(crate) use container::{Container, ContainerPhase, EngineProgress, LogOptions};
 #[cfg(test)]
 pub(crate) use docker::fake_engine;
 pub(crate) use docker::{
@@ -18,72 +20,14 @@ pub(crate) use identity::{IMAGE_LABEL, OWNER_LABEL, SPEC_DIGEST_LABEL, set_spec_
 pub(crate) use process_lock::{ProcessLock, create_lock_file};
 
 use crate::error::Result;
-use crate::protocol::spec::{ContainerSpec, Port};
-use std::collections::{BTreeMap, BTreeSet};
-
-/// The receiver of an operation's progress.
-pub(crate) trait EngineProgress: Send + Sync {
-    /// The current step.
-    fn report_step(&self, what: &str);
-    /// The progress of the step, in bytes.
-    fn report_amount(&self, what: &str, done: u64, total: Option<u64>);
-    /// A line of detail, shown with verbose output.
-    fn log(&self, line: &str);
-    /// A deviation from the request.
-    fn warn(&self, line: &str) {
-        self.log(line);
-    }
-}
+use crate::protocol::spec::ContainerSpec;
+use std::path::Path;
 
 /// The supported engines.
 #[derive(Debug, Clone)]
 pub(crate) enum Engine {
     Docker(Docker),
     Embedded(EmbeddedEngine),
-}
-
-/// The phase of a container.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ContainerPhase {
-    /// Created and never started, as an interrupted `up` leaves it.
-    Created,
-    Running,
-    Restarting,
-    Paused,
-    Stopped,
-    /// Its removal was started and has not ended: the container can only be removed.
-    Dead,
-}
-
-/// An existing container.
-#[derive(Debug, Clone)]
-pub(crate) struct Container {
-    /// The engine's id of the container, independent of its name; the name for an engine without ids.
-    pub(crate) id: String,
-    pub(crate) phase: ContainerPhase,
-    pub(crate) image: String,
-    pub(crate) labels: BTreeMap<String, String>,
-    /// The networks that the container is connected to.
-    pub(crate) networks: BTreeSet<String>,
-    /// The ports that the container was created to publish.
-    pub(crate) ports: Vec<Port>,
-    /// Whether the container publishes all of its ports, as a running container should.
-    pub(crate) has_ports: bool,
-    /// How often the engine has restarted the container automatically.
-    pub(crate) restart_count: u64,
-    /// Why the container ended, if it did.
-    pub(crate) exit_reason: Option<String>,
-    /// Whether the container does not run because the engine could not start it, for example because a port was
-    /// in use.
-    pub(crate) failed_to_start: bool,
-}
-
-/// Which lines of a log to read.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct LogOptions {
-    pub(crate) follow: bool,
-    /// The number of last lines; `None` is all.
-    pub(crate) tail: Option<usize>,
 }
 
 impl Engine {
@@ -95,12 +39,22 @@ impl Engine {
         }
     }
 
-    /// The machine of the engine, unless it is this one.
-    pub(crate) fn remote_host(&self) -> Option<&str> {
+    /// The container engine: only it has images, networks, pauses and restarts.
+    pub(crate) fn docker(&self) -> Option<&Docker> {
         match self {
-            Self::Docker(docker) => docker.address().remote_host(),
+            Self::Docker(docker) => Some(docker),
             Self::Embedded(_) => None,
         }
+    }
+
+    /// The machine of the engine, unless it is this one.
+    pub(crate) fn remote_host(&self) -> Option<&str> {
+        self.docker()?.address().remote_host()
+    }
+
+    /// The socket of the engine, if it has one on this machine.
+    pub(crate) fn socket_path(&self) -> Option<&Path> {
+        self.docker()?.address().socket_path()
     }
 
     /// The container of this name, if it exists.

@@ -1,6 +1,6 @@
 //! The activity log of the container, read over the companion's API.
 
-use super::bounded_response::ResponseLines;
+use super::bounded_response::{ResponseLines, reopen_stream};
 use super::client::CompanionClient;
 use crate::error::{Error, Result};
 use crate::protocol::activity::{ActivityEvent, ActivityList, ActivityQuery, ActivityRecord};
@@ -77,18 +77,10 @@ impl FollowedActivity {
 
     async fn reconnect(&mut self) -> Result<()> {
         self.lines.clear();
-        let mut attempts_left = MAX_ACTIVITY_RECONNECT_ATTEMPTS;
-        loop {
-            match self.client.open_activity(&self.query).await {
-                Ok(response) => {
-                    self.response = response;
-                    return Ok(());
-                }
-                Err(error) if attempts_left == 0 || is_final(&error) => return Err(error),
-                Err(_) => attempts_left -= 1,
-            }
-            tokio::time::sleep(ACTIVITY_RECONNECT_DELAY).await;
-        }
+        let (attempts, delay) = (MAX_ACTIVITY_RECONNECT_ATTEMPTS, ACTIVITY_RECONNECT_DELAY);
+        let open = || self.client.open_activity(&self.query);
+        self.response = reopen_stream(attempts, delay, is_final, open).await?;
+        Ok(())
     }
 }
 

@@ -3,8 +3,8 @@
 //!
 //! Values of environment variables may be secret: the record holds their digests.
 
-use super::secrets::sha256_fingerprint;
 use crate::config::{ConfigSource, PortsConfig, ResolvedConfig};
+use crate::protocol::proof::sha256_fingerprint;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};

@@ -7,6 +7,7 @@ use crate::protocol::line_buffer::LineBuffer;
 use crate::protocol::sse::{SseEvent, SseParser};
 use bytes::{Bytes, BytesMut};
 use reqwest::Response;
+use std::time::Duration;
 
 /// Limit of one JSON document, one line of a stream, and one event.
 pub(super) const MAX_JSON_BYTES: usize = 64 << 20;
@@ -102,6 +103,22 @@ impl ResponseLines {
     pub(super) fn clear(&mut self) {
         self.0 = LineBuffer::default();
     }
+}
+
+/// Opens a lost stream again, until no attempt is left or another one can't help.
+pub(super) async fn reopen_stream<F: Future<Output = Result<Response, anyhow::Error>>>(
+    attempts: u32,
+    delay: Duration,
+    is_final: fn(&anyhow::Error) -> bool,
+    open: impl Fn() -> F,
+) -> Result<Response, anyhow::Error> {
+    for _ in 0..attempts {
+        match open().await {
+            Err(error) if !is_final(&error) => tokio::time::sleep(delay).await,
+            opened => return opened,
+        }
+    }
+    open().await
 }
 
 /// Server-sent events of a body.

@@ -1,9 +1,9 @@
-//! The image `os` of an instance, built only when its inputs have changed.
+//! The image `os` of an instance and the keeper's image, built only when their inputs have changed.
 
 use super::folders::Folders;
-use super::instance::{INSTANCE_LABEL, Instance};
+use super::instance::{INSTANCE_LABEL, Instance, KEEPER_NAME};
 use super::provision::InstallConsent;
-use super::{base, container_spec, keeper, proxies_and_ca};
+use super::{base, container_spec, proxies_and_ca};
 use crate::config::{Config, DesktopRun};
 use crate::engine::{
     ClassicBuild, Docker, EngineImage, EngineProgress, IMAGE_LABEL, ImageBuild, ImageBuilder,
@@ -11,8 +11,8 @@ use crate::engine::{
 use crate::error::{Error, Result};
 use crate::image::{
     Body, BodyReadLimit, CompanionBinary, DockerfileDialect, GROUND_ARG, GROUND_STAGE,
-    IMAGE_DIGEST_LABEL, ImageRecipe, PermittedDockerfile, ground_name, permit_dockerfile,
-    set_ground,
+    IMAGE_DIGEST_LABEL, ImageRecipe, PermittedDockerfile, binary_image_context, ground_name,
+    permit_dockerfile, set_ground,
 };
 use crate::protocol::evolve::{EvolveLimits, ROLLED_BACK_TAG};
 use crate::protocol::spec::{BUILD_LABEL, BUILD_LABEL_PREFIX};
@@ -20,6 +20,9 @@ use anyhow::Context;
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::path::Path;
+
+/// The name of the keeper's image; its tag is the digest of its contents.
+pub(super) const KEEPER_IMAGE_NAME: &str = "os-keeper";
 
 /// The image, and whether it was built just now.
 #[derive(Debug)]
@@ -72,6 +75,39 @@ pub(super) fn can_use_buildkit(docker: &Docker) -> bool {
     docker.has_buildkit() && !is_buildkit_disabled()
 }
 
+/// The name of the image that holds only the binary; built if the engine lacks it.
+///
+/// # Errors
+/// When the image cannot be built.
+pub(super) async fn ensure_keeper_image(
+    docker: &Docker,
+    companion: &CompanionBinary,
+    progress: &dyn EngineProgress,
+) -> Result<String> {
+    let (digest, context) = binary_image_context(companion)?;
+    let tag = format!("{KEEPER_IMAGE_NAME}:{}", &digest[..16]);
+    if docker.find_image(&tag).await?.is_some() {
+        return Ok(tag);
+    }
+    progress.report_step("building the keeper's image");
+    let build = ImageBuild {
+        tag: tag.clone(),
+        context,
+        args: BTreeMap::new(),
+        labels: BTreeMap::from([
+            ("osctl.version".into(), env!("CARGO_PKG_VERSION").into()),
+            (IMAGE_LABEL.into(), KEEPER_NAME.into()),
+        ]),
+        builder: match can_use_buildkit(docker) {
+            true => ImageBuilder::BuildKit,
+            // The Dockerfile has no step to run.
+            false => ImageBuilder::Classic(ClassicBuild::default()),
+        },
+    };
+    docker.build_image(&build, progress).await?;
+    Ok(tag)
+}
+
 /// Builds the image when its digest differs from the recipe's, or when `force`d.
 ///
 /// # Errors
@@ -120,7 +156,7 @@ pub(crate) async fn ensure_image(
     let held = base::lock_images_shared(options.folders, progress).await?;
     let binary_image = match dialect {
         DockerfileDialect::BuildKit if docker.can_build_on_local_images().await? => {
-            Some(keeper::ensure_keeper_image(docker, &recipe.companion, progress).await?)
+            Some(ensure_keeper_image(docker, &recipe.companion, progress).await?)
         }
         _ => None,
     };
@@ -170,7 +206,7 @@ pub(crate) async fn ensure_image(
         if let Some(tag) = &binary_image
             && docker.find_image(tag).await?.is_none()
         {
-            keeper::ensure_keeper_image(docker, &recipe.companion, progress).await?;
+            ensure_keeper_image(docker, &recipe.companion, progress).await?;
             is_restored = true;
         }
         if let Some(reference) = published

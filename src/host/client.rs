@@ -8,21 +8,15 @@ mod error;
 pub(crate) use error::not_running_error;
 
 use super::bounded_response::{MAX_JSON_BYTES, check_values, read_body};
-use super::events::ClientRunEvents;
 use super::instance::{Instance, InstanceRecord};
 use super::ports::connect_address;
-use super::progress_stream::LongCall;
-use super::secrets::sha256_fingerprint;
 use super::token_proof::ProofLayer;
 use super::tunnel::Tunnel;
 use crate::error::Result;
 use crate::protocol::activity::{CLI_AGENT, NOTEBOOK_AGENT};
-use crate::protocol::criu::{
-    CheckpointList, CheckpointReply, CheckpointRequest, CriuRemoved, CriuRestored, CriuStatus,
-    RestoreRequest,
-};
 use crate::protocol::files::percent_encode;
 use crate::protocol::kernel::{ExecReply, Execute, KernelReply, RunList, SessionRequest};
+use crate::protocol::proof::sha256_fingerprint;
 use crate::protocol::pty::{TerminalEnded, TerminalList};
 use crate::protocol::service::Health;
 use crate::protocol::session::{
@@ -50,7 +44,7 @@ use std::time::Duration;
 const COMPANION_PORTS: [u16; 2] = [8080, 8765];
 
 /// Content type with one event per line.
-const CLIENT_NDJSON_TYPE: &str = "application/x-ndjson";
+pub(super) const CLIENT_NDJSON_TYPE: &str = "application/x-ndjson";
 
 /// How often an interrupt is tried, and the delay between attempts.
 const MAX_CLIENT_INTERRUPT_ATTEMPTS: u32 = 5;
@@ -136,30 +130,6 @@ impl CompanionClient {
         format!("{}/{}", self.agent, env!("CARGO_PKG_VERSION"))
     }
 
-    /// Starts a run and follows it. The request needs an id, by which the client finds the run again after a lost
-    /// connection.
-    pub(crate) async fn execute(&self, request: &Execute) -> Result<ClientRunEvents> {
-        let response = self.build_request(Method::POST, "/exec", Some(request));
-        let response = self
-            .send_request(response.header(ACCEPT, CLIENT_NDJSON_TYPE))
-            .await?;
-        let path = format!("/exec/{}", request.id.as_deref().unwrap_or_default());
-        Ok(ClientRunEvents::new(self.clone(), path, 0, response))
-    }
-
-    /// Starts a shell command and follows it. The request needs an id, too.
-    pub(crate) async fn execute_shell(
-        &self,
-        command: &ShellRequest,
-    ) -> Result<ClientRunEvents<ShellReply>> {
-        let response = self.build_request(Method::POST, "/shell", Some(command));
-        let response = self
-            .send_request(response.header(ACCEPT, CLIENT_NDJSON_TYPE))
-            .await?;
-        let path = format!("/shell/{}", command.id.as_deref().unwrap_or_default());
-        Ok(ClientRunEvents::new(self.clone(), path, 0, response))
-    }
-
     /// The folder in which the session's next command starts.
     pub(crate) async fn shell_location(&self, session: &str) -> Result<ShellLocation> {
         let session = percent_encode(session.as_bytes());
@@ -175,17 +145,6 @@ impl CompanionClient {
     pub(crate) async fn interrupt_shell(&self, id: &str) -> Result<ShellReply> {
         self.call(Method::DELETE, &format!("/shell/{id}"), None::<&()>)
             .await
-    }
-
-    /// Follows a shell command from event number `from`.
-    pub(crate) async fn follow_shell(
-        &self,
-        id: &str,
-        from: u64,
-    ) -> Result<ClientRunEvents<ShellReply>> {
-        let path = format!("/shell/{id}");
-        let response = self.open_events(&path, from).await?;
-        Ok(ClientRunEvents::new(self.clone(), path, from, response))
     }
 
     pub(crate) async fn list_shell_runs(&self) -> Result<RunList> {
@@ -206,13 +165,6 @@ impl CompanionClient {
     /// Starts a run and does not wait for it.
     pub(crate) async fn start_run(&self, request: &Execute) -> Result<ExecReply> {
         self.call(Method::POST, "/exec", Some(request)).await
-    }
-
-    /// Opens the events of a run from number `from`.
-    pub(crate) async fn open_run_events(&self, id: &str, from: u64) -> Result<ClientRunEvents> {
-        let path = format!("/exec/{id}");
-        let response = self.open_events(&path, from).await?;
-        Ok(ClientRunEvents::new(self.clone(), path, from, response))
     }
 
     /// A run's events from number `from`, as they arrive.
@@ -299,36 +251,6 @@ impl CompanionClient {
 
     pub(crate) async fn fetch_history(&self, session: &str, n: u64) -> Result<History> {
         self.get(&format!("/history?session={session}&n={n}")).await
-    }
-
-    /// Checkpoints a kernel.
-    pub(crate) async fn checkpoint(
-        &self,
-        request: &CheckpointRequest,
-    ) -> Result<LongCall<CheckpointReply>> {
-        let response = self.post_streaming("/criu/checkpoint", request).await?;
-        Ok(LongCall::new(self.clone(), response))
-    }
-
-    /// Restores a kernel from a checkpoint.
-    pub(crate) async fn restore(&self, request: &RestoreRequest) -> Result<LongCall<CriuRestored>> {
-        let response = self.post_streaming("/criu/restore", request).await?;
-        Ok(LongCall::new(self.clone(), response))
-    }
-
-    /// Whether the container can checkpoint kernels.
-    pub(crate) async fn criu_status(&self) -> Result<CriuStatus> {
-        self.get("/criu/status").await
-    }
-
-    /// Removes every generation of a checkpoint.
-    pub(crate) async fn remove_checkpoint(&self, name: &str) -> Result<CriuRemoved> {
-        self.call(Method::DELETE, &format!("/criu/{name}"), None::<&()>)
-            .await
-    }
-
-    pub(crate) async fn list_checkpoints(&self) -> Result<CheckpointList> {
-        self.get("/criu").await
     }
 
     /// The terminals, the oldest first.

@@ -1,14 +1,14 @@
 //! The container's specification, made from the configuration and the instance.
 
+use super::agent_folders::canonicalize_existing;
 use super::instance::{INSTANCE_LABEL, Instance, InstanceRecord};
-use super::mount_safety::canonicalize_existing;
 use super::passed_env::{PassedEnv, passed_variable_names};
-use super::secrets::sha256_fingerprint;
 use crate::config::{self, Config, ContainerLogFormat};
 use crate::engine::set_spec_digest;
 use crate::error::Result;
 use crate::protocol::evolve::KEEPER_SOCKET_FOLDER;
 use crate::protocol::hex::hex;
+use crate::protocol::proof::sha256_fingerprint;
 use crate::protocol::spec::{
     ContainerEnv, ContainerLimits, ContainerRestartPolicy, ContainerSpec, Mount, Port, Volume,
     Workload,
@@ -313,7 +313,7 @@ mod tests {
     use crate::host::folders::Folders;
     use crate::host::instance::{Instance, InstanceRecord};
     use crate::host::passed_env::PassedEnv;
-    use crate::host::secrets::sha256_fingerprint;
+    use crate::protocol::proof::sha256_fingerprint;
     use crate::protocol::spec::ContainerSpec;
     use std::path::Path;
 

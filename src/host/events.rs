@@ -1,11 +1,13 @@
 //! A run's event stream over a connection that may be lost: the stream then finds the run by its id and resumes where
 //! it stopped. No code is executed twice.
 
-use super::bounded_response::ResponseLines;
-use super::client::CompanionClient;
+use super::bounded_response::{ResponseLines, reopen_stream};
+use super::client::{CLIENT_NDJSON_TYPE, CompanionClient};
 use crate::error::{Error, Result};
-use crate::protocol::kernel::{ExecReply, RunEvent, RunEventKind};
-use reqwest::Response;
+use crate::protocol::kernel::{ExecReply, Execute, RunEvent, RunEventKind};
+use crate::protocol::shell::{ShellReply, ShellRequest};
+use reqwest::header::ACCEPT;
+use reqwest::{Method, Response};
 use serde::de::DeserializeOwned;
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -16,6 +18,50 @@ const MAX_RUN_RECONNECT_ATTEMPTS: u32 = 25;
 /// How often a run may be found again with a stream that ends without an event.
 const MAX_EMPTY_RUN_STREAMS: u32 = 50;
 const RUN_RECONNECT_DELAY: Duration = Duration::from_millis(200);
+
+impl CompanionClient {
+    /// Starts a run and follows it. The request needs an id, by which the client finds the run again after a lost
+    /// connection.
+    pub(crate) async fn execute(&self, request: &Execute) -> Result<ClientRunEvents> {
+        let response = self.build_request(Method::POST, "/exec", Some(request));
+        let response = self
+            .send_request(response.header(ACCEPT, CLIENT_NDJSON_TYPE))
+            .await?;
+        let path = format!("/exec/{}", request.id.as_deref().unwrap_or_default());
+        Ok(ClientRunEvents::new(self.clone(), path, 0, response))
+    }
+
+    /// Starts a shell command and follows it. The request needs an id, too.
+    pub(crate) async fn execute_shell(
+        &self,
+        command: &ShellRequest,
+    ) -> Result<ClientRunEvents<ShellReply>> {
+        let response = self.build_request(Method::POST, "/shell", Some(command));
+        let response = self
+            .send_request(response.header(ACCEPT, CLIENT_NDJSON_TYPE))
+            .await?;
+        let path = format!("/shell/{}", command.id.as_deref().unwrap_or_default());
+        Ok(ClientRunEvents::new(self.clone(), path, 0, response))
+    }
+
+    /// Follows a shell command from event number `from`.
+    pub(crate) async fn follow_shell(
+        &self,
+        id: &str,
+        from: u64,
+    ) -> Result<ClientRunEvents<ShellReply>> {
+        let path = format!("/shell/{id}");
+        let response = self.open_events(&path, from).await?;
+        Ok(ClientRunEvents::new(self.clone(), path, from, response))
+    }
+
+    /// Opens the events of a run from number `from`.
+    pub(crate) async fn open_run_events(&self, id: &str, from: u64) -> Result<ClientRunEvents> {
+        let path = format!("/exec/{id}");
+        let response = self.open_events(&path, from).await?;
+        Ok(ClientRunEvents::new(self.clone(), path, from, response))
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct ClientRunEvents<R = ExecReply> {
@@ -93,26 +139,18 @@ impl<R: DeserializeOwned> ClientRunEvents<R> {
         if self.empty_streams > 1 {
             tokio::time::sleep(RUN_RECONNECT_DELAY).await;
         }
-        let mut attempts_left = MAX_RUN_RECONNECT_ATTEMPTS;
-        loop {
-            match self.client.open_events(&self.path, self.next).await {
-                Ok(response) => {
-                    self.response = response;
-                    return Ok(());
-                }
-                Err(error) if is_unknown_run(&error) => {
-                    let run = self.path.rsplit('/').next().unwrap_or_default().into();
-                    return Err(Error::RunNotFound { run }.into());
-                }
-                Err(error) if attempts_left == 0 => {
-                    return Err(connection_error.map_or(error, |connection_error| {
-                        self.client.unreachable_error(&connection_error)
-                    }));
-                }
-                Err(_) => attempts_left -= 1,
+        let (attempts, delay) = (MAX_RUN_RECONNECT_ATTEMPTS, RUN_RECONNECT_DELAY);
+        let open = || self.client.open_events(&self.path, self.next);
+        let opened = reopen_stream(attempts, delay, is_unknown_run, open).await;
+        self.response = opened.map_err(|error| match connection_error {
+            _ if is_unknown_run(&error) => {
+                let run = self.path.rsplit('/').next().unwrap_or_default().into();
+                Error::RunNotFound { run }.into()
             }
-            tokio::time::sleep(RUN_RECONNECT_DELAY).await;
-        }
+            Some(lost) => self.client.unreachable_error(&lost),
+            None => error,
+        })?;
+        Ok(())
     }
 }
 

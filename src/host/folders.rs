@@ -1,5 +1,6 @@
 //! Locations of osctl's own files on the host.
 
+use crate::atomic_write::{Durability, atomic_write};
 use crate::error::Result;
 use anyhow::Context;
 use directories::{BaseDirs, ProjectDirs};
@@ -134,4 +135,13 @@ mod tests {
         assert_eq!(mode(&folder), 0o700);
         assert_eq!(mode(&home.path().join("above")), 0o755);
     }
+}
+
+/// Replaces a file of a private folder, which is created if it is missing; readable by the owner alone.
+pub(crate) fn write_private(path: &Path, content: &[u8]) -> Result<()> {
+    let folder = path.parent().context("the path has no parent folder")?;
+    ensure_private_folder(folder)?;
+    atomic_write(path, content, Durability::DataSynced)
+        .with_context(|| format!("writing `{}`", path.display()))?;
+    Ok(())
 }

@@ -10,12 +10,12 @@
 //! A new instance is `default` if no instance has this name, else it has the name of its folder. This module creates
 //! nothing: `up` records the project.
 
+use super::agent_folders::canonicalize_existing;
 use super::folders::Folders;
 use super::instance::{DEFAULT_INSTANCE, Instance, is_reserved};
-use super::mount_safety::canonicalize_existing;
 use super::project::current_folder;
-use super::secrets::sha256_fingerprint;
 use crate::error::{Error, Result};
+use crate::protocol::proof::sha256_fingerprint;
 use std::path::{Path, PathBuf};
 
 /// Maximum characters of a name that is made from a folder's name, without the suffix.

@@ -11,11 +11,10 @@ use super::passed_env::{PassedEnv, passed_variable_names};
 use super::{base, build, proxies_and_ca};
 use crate::config::Config;
 use crate::engine::{
-    ClassicBuild, Container, ContainerPhase, Docker, EngineProgress, IMAGE_LABEL, ImageBuild,
-    ImageBuilder, set_spec_digest,
+    Container, ContainerPhase, Docker, EngineProgress, IMAGE_LABEL, set_spec_digest,
 };
 use crate::error::{Error, Result};
-use crate::image::{Body, CompanionBinary, binary_image_context};
+use crate::image::{Body, CompanionBinary};
 use crate::protocol::error::ApiError;
 use crate::protocol::evolve::{
     AGENT_SOCKET_FOLDER, CertificateAuthority, DEPLOY_CONFIG_FILE, DeployConfig, EvolveLimits,
@@ -36,8 +35,6 @@ use tokio::time::Instant;
 
 /// Label with the role of a container, if it is not the instance's own container.
 pub(super) const KEEPER_PART_LABEL: &str = "osctl.part";
-/// The image's name; its tag is the digest of its contents.
-pub(super) const KEEPER_IMAGE_NAME: &str = "os-keeper";
 /// In bytes: a body and its archive are in memory while an image is built.
 const KEEPER_CONTAINER_MEMORY_BYTES: u64 = 2 << 30;
 /// Time limit for a started keeper to answer.
@@ -93,39 +90,6 @@ pub(crate) async fn make_deploy_config(
     })
 }
 
-/// The name of the image that holds only the binary; built if the engine lacks it.
-///
-/// # Errors
-/// When the image cannot be built.
-pub(super) async fn ensure_keeper_image(
-    docker: &Docker,
-    companion: &CompanionBinary,
-    progress: &dyn EngineProgress,
-) -> Result<String> {
-    let (digest, context) = binary_image_context(companion)?;
-    let tag = format!("{KEEPER_IMAGE_NAME}:{}", &digest[..16]);
-    if docker.find_image(&tag).await?.is_some() {
-        return Ok(tag);
-    }
-    progress.report_step("building the keeper's image");
-    let build = ImageBuild {
-        tag: tag.clone(),
-        context,
-        args: BTreeMap::new(),
-        labels: BTreeMap::from([
-            ("osctl.version".into(), env!("CARGO_PKG_VERSION").into()),
-            (IMAGE_LABEL.into(), KEEPER_NAME.into()),
-        ]),
-        builder: match build::can_use_buildkit(docker) {
-            true => ImageBuilder::BuildKit,
-            // The Dockerfile has no step to run.
-            false => ImageBuilder::Classic(ClassicBuild::default()),
-        },
-    };
-    docker.build_image(&build, progress).await?;
-    Ok(tag)
-}
-
 impl KeeperContainer<'_> {
     /// Ensures that a keeper of this version runs, with this deploy config.
     ///
@@ -162,7 +126,7 @@ impl KeeperContainer<'_> {
             let hint = "name a socket: `DOCKER_HOST=unix:///PATH osctl up`";
             return Err(Error::precondition(message, hint).into());
         };
-        let name = ensure_keeper_image(self.docker, companion, progress).await?;
+        let name = build::ensure_keeper_image(self.docker, companion, progress).await?;
         let built = self.docker.find_image(&name).await?;
         let image = built.context("the keeper's image no longer exists")?.id;
         let socket = match record.remote {
@@ -329,7 +293,7 @@ impl KeeperContainer<'_> {
             self.docker.remove_volume(&volume, label).await?;
         }
         if let Some(_lock) = base::try_lock_images(folders)? {
-            for tag in self.docker.list_tags(KEEPER_IMAGE_NAME).await? {
+            for tag in self.docker.list_tags(build::KEEPER_IMAGE_NAME).await? {
                 self.docker.remove_image(&tag).await?;
             }
             // Two instances may have built the image at the same time.

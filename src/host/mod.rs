@@ -2,6 +2,7 @@
 //! container.
 
 pub(crate) mod activity;
+pub(crate) mod agent_folders;
 pub(crate) mod applied_settings;
 pub(crate) mod archives;
 pub(crate) mod autorun;
@@ -12,6 +13,7 @@ pub(crate) mod build;
 pub(crate) mod client;
 pub(crate) mod connect;
 pub(crate) mod container_spec;
+mod criu;
 pub(crate) mod cryo;
 pub(crate) mod disk;
 pub(crate) mod display;

@@ -172,10 +172,8 @@ async fn describe_owner(port: u16, machine: PortMachine, engine: &Engine) -> Str
 
 /// The container that publishes the port, if the engine knows one.
 async fn publishing_container(port: u16, engine: &Engine) -> Option<String> {
-    match engine {
-        Engine::Docker(docker) => docker.find_port_publisher(port).await.ok().flatten(),
-        Engine::Embedded(_) => None,
-    }
+    let publisher = engine.docker()?.find_port_publisher(port).await;
+    publisher.ok().flatten()
 }
 
 /// The process that listens on the port, if this user may see it.

@@ -1,11 +1,11 @@
 //! The project: the folder that the container sees as `/repo`.
 
+use super::agent_folders::{
+    agent_writable_folders, canonicalize_existing, find_mount_beneath, is_shared_folder,
+};
 use super::folders::Folders;
 use super::instance::{Instance, InstanceRecord};
-use super::mount_safety::{
-    agent_writable_folders, canonicalize_existing, find_mount_beneath, foreign_mount_reason,
-    is_shared_folder,
-};
+use super::mount_safety::foreign_mount_reason;
 use crate::error::{Error, Result};
 use crate::protocol::quote::quote_word;
 use std::io::ErrorKind;

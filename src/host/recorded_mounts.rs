@@ -1,7 +1,7 @@
 //! The mounts that the user has chosen, as the last `up` recorded them.
 
+use super::folders::write_private;
 use super::instance::Instance;
-use super::secrets::write_private;
 use crate::error::Result;
 use crate::protocol::spec::Mount;
 use serde::Deserialize;

@@ -6,9 +6,9 @@
 
 use super::container_spec::{CONTAINER_DATA_PATH, CONTAINER_PROJECT_PATH};
 use super::download::DownloadWriter;
+use super::folders::write_private;
 use super::instance::{INSTANCE_LABEL, Instance, InstanceRecord, RemoteEngine};
-use super::secrets::write_private;
-use super::{keeper, mcp};
+use super::{build, mcp};
 use crate::archive::{ErrorReporting, Folder, PackSource, ResumePoint, pack_stream};
 use crate::config::Config;
 use crate::engine::{Docker, EngineProgress};
@@ -161,7 +161,7 @@ impl<'a> RemoteVolumes<'a> {
     /// An existing image for helper containers that access volumes; nothing of the image runs.
     async fn find_helper_image(&self, config: &Config) -> Result<String> {
         let own = format!("{}:latest", self.instance.image_name());
-        let keepers = self.docker.list_tags(keeper::KEEPER_IMAGE_NAME).await?;
+        let keepers = self.docker.list_tags(build::KEEPER_IMAGE_NAME).await?;
         for tag in keepers.iter().chain([&own, &config.base]) {
             if let Some(image) = self.docker.find_image(tag).await? {
                 return Ok(image.id);

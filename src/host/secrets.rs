@@ -1,18 +1,15 @@
 //! An instance's secrets, in files that only their owner can read: the token of the API, and the password of VNC
 //! clients.
 
-use super::folders::ensure_private_folder;
+use super::folders::write_private;
 use super::instance::Instance;
 use crate::archive::Folder;
-use crate::atomic_write::{Durability, atomic_write};
 use crate::error::Result;
 use crate::protocol::desktop::VNC_PASSWORD_FILE;
 use crate::protocol::hex::hex;
 use anyhow::Context;
-use sha2::{Digest, Sha256};
 use std::ffi::OsStr;
 use std::fs;
-use std::path::Path;
 
 /// The characters of a password: 64, so that all are equally likely.
 const PASSWORD_LETTERS: &[u8; 64] =
@@ -90,25 +87,11 @@ impl Instance {
     }
 }
 
-/// The digest of a token; the container receives only the digest.
-pub(crate) fn sha256_fingerprint(token: &str) -> String {
-    hex(Sha256::digest(token.as_bytes()))
-}
-
-/// Replaces a file of a private folder, which is created if it is missing; readable by the owner alone.
-pub(crate) fn write_private(path: &Path, content: &[u8]) -> Result<()> {
-    let folder = path.parent().context("the path has no parent folder")?;
-    ensure_private_folder(folder)?;
-    atomic_write(path, content, Durability::DataSynced)
-        .with_context(|| format!("writing `{}`", path.display()))?;
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
-    use super::sha256_fingerprint;
     use crate::host::folders::Folders;
     use crate::host::instance::Instance;
+    use crate::protocol::proof::sha256_fingerprint;
 
     #[test]
     fn the_token_is_made_once_and_private() {

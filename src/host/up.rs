@@ -296,12 +296,7 @@ impl UpRunner<'_> {
 
     /// The volumes that replace this machine's folders, if the engine is on another machine.
     fn remote_volumes(&self) -> Option<RemoteVolumes<'_>> {
-        match self.engine {
-            Engine::Docker(docker) => {
-                RemoteVolumes::for_instance(docker, self.instance, self.progress)
-            }
-            Engine::Embedded(_) => None,
-        }
+        RemoteVolumes::for_instance(self.engine.docker()?, self.instance, self.progress)
     }
 
     /// The specification of the container from the configuration, with the recorded ports, project and checkpoint

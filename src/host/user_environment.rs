@@ -4,8 +4,8 @@
 //! and changes it by the API while it runs. The host never reads the copy: an agent can change it.
 
 use super::client::CompanionClient;
+use super::folders::write_private;
 use super::instance::Instance;
-use super::secrets::write_private;
 use crate::archive::Folder;
 use crate::error::{Error, Result};
 use crate::protocol::environment::{

@@ -8,7 +8,9 @@
 
 mod extension;
 
-use super::body_reader::{BodyReadLimit, read_body_files};
+use super::body_reader::{
+    BODY_ORIGIN_FILE, BodyReadLimit, is_ignored, read_body_files, unfit_body_error,
+};
 use super::project_packages::{CONTEXT_PACKAGES_FOLDER, add_project_packages};
 use crate::archive::Folder;
 use crate::error::{Error, Result};
@@ -30,9 +32,6 @@ use std::path::{Path, PathBuf};
 static EMBEDDED_BODY: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/body");
 /// The files of an extension that `osctl init` writes.
 static EXTENSION_TEMPLATE: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/assets/init");
-
-/// The digests of the files that `init` wrote, so that an update can tell edited files from original ones.
-const BODY_ORIGIN_FILE: &str = ".osctl-origin.json";
 
 /// The MCP servers of the body.
 const SERVERS_FILE: &str = "mcp.json";
@@ -381,15 +380,6 @@ impl BodyFolder<'_> {
     }
 }
 
-/// Whether the name is left by tools beside sources, or does not belong to the body.
-pub(super) fn is_ignored(name: &str) -> bool {
-    name == "__pycache__"
-        || name == ".git"
-        || name == BODY_ORIGIN_FILE
-        || name.ends_with(".pyc")
-        || name == ".ruff_cache"
-}
-
 fn collect_embedded(dir: &Dir<'_>, files: &mut BTreeMap<String, Vec<u8>>) {
     for entry in dir.entries() {
         let name = entry
@@ -411,14 +401,6 @@ fn collect_embedded(dir: &Dir<'_>, files: &mut BTreeMap<String, Vec<u8>>) {
 
 fn to_slash_path(path: &Path) -> String {
     path.to_string_lossy().replace('\\', "/")
-}
-
-pub(super) fn unfit_body_error(body: &Path, why: String) -> anyhow::Error {
-    Error::InvalidBody {
-        body: body.to_owned(),
-        why,
-    }
-    .into()
 }
 
 fn content_digest(content: &[u8]) -> String {

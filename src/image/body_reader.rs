@@ -3,9 +3,8 @@
 //! Every name is opened beneath the open folder, without following links, and the type of the opened entry is
 //! checked, so that a folder or file that is replaced during the read can't lead to a path outside.
 
-use super::body::{is_ignored, unfit_body_error};
 use crate::archive::{EntryStat, Folder};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::protocol::files::EntryKind;
 use anyhow::Context;
 use std::collections::BTreeMap;
@@ -16,6 +15,8 @@ use std::time::Instant;
 
 /// The file that makes a folder a body.
 const DOCKERFILE_NAME: &str = "Dockerfile";
+/// The digests of the files that `init` wrote, so that an update can tell edited files from original ones.
+pub(super) const BODY_ORIGIN_FILE: &str = ".osctl-origin.json";
 /// The maximum depth of nested folders.
 const MAX_BODY_DEPTH: usize = 32;
 /// The maximum number of files; more are probably a mistake.
@@ -172,6 +173,23 @@ impl BodyFolderReader<'_> {
     fn unfit_error(&self, why: String) -> anyhow::Error {
         unfit_body_error(self.name, why)
     }
+}
+
+/// Whether the name is left by tools beside sources, or does not belong to the body.
+pub(super) fn is_ignored(name: &str) -> bool {
+    name == "__pycache__"
+        || name == ".git"
+        || name == BODY_ORIGIN_FILE
+        || name.ends_with(".pyc")
+        || name == ".ruff_cache"
+}
+
+pub(super) fn unfit_body_error(body: &Path, why: String) -> anyhow::Error {
+    Error::InvalidBody {
+        body: body.to_owned(),
+        why,
+    }
+    .into()
 }
 
 #[cfg(all(test, unix))]

@@ -1,6 +1,6 @@
 //! The build context: a body, the binary and the host's certificates as one archive.
 
-use super::{Body, CompanionBinary, IMAGE_DIGEST_LABEL};
+use super::{Body, CompanionBinary};
 use crate::error::Result;
 use crate::protocol::hex::hex;
 use bytes::Bytes;
@@ -8,6 +8,8 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::io::Read;
 
+/// Label of an image: the digest of its recipe.
+pub(crate) const IMAGE_DIGEST_LABEL: &str = "osctl.digest";
 /// Where the context holds the parts that do not belong to the body.
 const CONTEXT_OSCTL_FOLDER: &str = ".osctl";
 const CONTEXT_BINARY_PATH: &str = ".osctl/osctl";

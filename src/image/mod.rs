@@ -17,7 +17,8 @@ pub(crate) mod resource_watch;
 pub(crate) use body::{Body, BodyFileUpdate};
 pub(crate) use body_reader::BodyReadLimit;
 pub(crate) use build_context::{
-    CaCertificate, ImageRecipe, binary_image_context, single_file_archive, single_file_content,
+    CaCertificate, IMAGE_DIGEST_LABEL, ImageRecipe, binary_image_context, single_file_archive,
+    single_file_content,
 };
 pub(crate) use companion_binary::CompanionBinary;
 #[cfg(test)]
@@ -26,6 +27,3 @@ pub(crate) use dockerfile_rules::{DockerfileDialect, PermittedDockerfile, permit
 pub(crate) use ground::{
     GROUND_ARG, GROUND_LABEL, GROUND_REPOSITORY, GROUND_STAGE, ground_name, set_ground,
 };
-
-/// Label of an image: the digest of its recipe.
-pub(crate) const IMAGE_DIGEST_LABEL: &str = "osctl.digest";

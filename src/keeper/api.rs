@@ -8,12 +8,13 @@ use crate::error::Result;
 use crate::image::Body;
 use crate::protocol::error::ApiError;
 use crate::protocol::evolve::{
-    EvolveCaller, EvolveRecord, EvolveRunId, KeeperReply, KeeperRequest, MAX_KEEPER_REQUEST_BYTES,
-    MAX_REASON_CHARS, RunTask, refusal,
+    EvolveCaller, EvolveRecord, EvolveRunId, KeeperReply, KeeperRequest, MAX_KEEPER_REPLY_BYTES,
+    MAX_KEEPER_REQUEST_BYTES, MAX_REASON_CHARS, RunTask, refusal,
 };
 use anyhow::Context;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use futures_util::TryStreamExt;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
@@ -23,6 +24,7 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::codec::{FramedRead, LinesCodec};
 
 /// A connection that sends no request within this time is closed.
 const KEEPER_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -430,8 +432,9 @@ pub(super) async fn send_keeper_request(
         .await
         .with_context(|| format!("connecting to `{}`", socket.display()))?;
     stream.write_all(format!("{request}\n").as_bytes()).await?;
-    let mut lines = BufReader::new(stream).lines();
-    while let Some(line) = lines.next_line().await? {
+    let lines = LinesCodec::new_with_max_length(MAX_KEEPER_REPLY_BYTES);
+    let mut lines = FramedRead::new(stream, lines);
+    while let Some(line) = lines.try_next().await? {
         on_line(&line)?;
     }
     Ok(())

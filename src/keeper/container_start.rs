@@ -1,8 +1,8 @@
 //! Start of a container that has ended, or that the engine could not start when the engine itself started.
 
-use super::port_recovery::{UnreachableContainer, UnreachableFile};
 use super::retry_policy::is_engine_away;
 use super::target::DeployTarget;
+use super::unreachable_file::{UnreachableContainer, UnreachableFile};
 use crate::engine::ContainerPhase;
 use crate::error::{Error, Result};
 use crate::protocol::evolve::EvolveRunId;

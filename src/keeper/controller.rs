@@ -8,19 +8,15 @@ use super::retry_policy::{self, EngineRetryDecision, is_engine_away};
 use super::run::RunExecutor;
 use super::run_request::{RunDenied, RunRequest, prepare_run};
 use super::run_store::{KEEPER_ENDED_REASON, KeeperRunStore};
-use super::target::DeployTarget;
+use super::target::{DeployTarget, load_target};
 use super::{KeeperSettings, port_recovery, sanitize};
-use crate::engine::Docker;
 use crate::error::Result;
 use crate::protocol::error::ApiError;
 use crate::protocol::evolve::{
-    CANCELLED_BY_USER, DEPLOY_CONFIG_FILE, DeployConfig, EvolveCaller, EvolveRecord, EvolveRunId,
-    FORMER_DEPLOY_CONFIG_FILE, RunTask, refusal,
+    CANCELLED_BY_USER, EvolveCaller, EvolveRecord, EvolveRunId, RunTask, refusal,
 };
-use anyhow::{Context, bail};
+use anyhow::bail;
 use futures_util::future::BoxFuture;
-use std::io;
-use std::path::Path;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -444,61 +440,4 @@ fn record_missing_rescue(
     }
     journal.close()?;
     Ok(KeeperOutcome::Idle)
-}
-
-/// Only a host that has never uploaded today's file has the former one: when today's file can't be read, the former one
-/// may grant what the host has withdrawn since. It holds the secrets of the former environment, so it is removed as soon
-/// as today's file is there.
-fn read_deploy_config(state_folder: &Path) -> io::Result<Vec<u8>> {
-    match std::fs::read(state_folder.join(DEPLOY_CONFIG_FILE)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            std::fs::read(state_folder.join(FORMER_DEPLOY_CONFIG_FILE))
-        }
-        read => {
-            let former = state_folder.join(FORMER_DEPLOY_CONFIG_FILE);
-            if read.is_ok()
-                && let Err(error) = std::fs::remove_file(former)
-                && error.kind() != io::ErrorKind::NotFound
-            {
-                tracing::warn!(%error, "the former deploy config can't be removed");
-            }
-            read
-        }
-    }
-}
-
-/// The deploy config that the host uploaded, with a connection to the engine.
-pub(super) async fn load_target(settings: &KeeperSettings) -> Result<DeployTarget> {
-    let text = read_deploy_config(&settings.state_folder)
-        .context("the host has not uploaded a deploy config yet: run `osctl up`")?;
-    let deploy_config: DeployConfig = serde_json::from_slice(&text)
-        .context("the deploy config can't be read: run `osctl up` to upload it again")?;
-    let docker = Docker::connect_at_socket(&settings.engine_socket).await?;
-    Ok(DeployTarget::new(docker, deploy_config))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{DEPLOY_CONFIG_FILE, FORMER_DEPLOY_CONFIG_FILE, read_deploy_config};
-    use std::fs;
-
-    #[test]
-    fn the_former_deploy_config_is_read_only_while_there_is_no_other() {
-        let state = tempfile::tempdir().unwrap();
-        let (today, former) = (
-            state.path().join(DEPLOY_CONFIG_FILE),
-            state.path().join(FORMER_DEPLOY_CONFIG_FILE),
-        );
-        assert!(read_deploy_config(state.path()).is_err());
-        fs::write(&former, "former").unwrap();
-        assert_eq!(read_deploy_config(state.path()).unwrap(), b"former");
-        fs::create_dir(&today).unwrap();
-        assert!(read_deploy_config(state.path()).is_err());
-        assert!(former.exists());
-        fs::remove_dir(&today).unwrap();
-        fs::write(&today, "today").unwrap();
-        assert_eq!(read_deploy_config(state.path()).unwrap(), b"today");
-        assert!(!former.exists());
-        assert_eq!(read_deploy_config(state.path()).unwrap(), b"today");
-    }
 }

@@ -53,61 +53,27 @@ mod run_log;
 mod run_request;
 mod run_store;
 mod sanitize;
+mod settings;
 mod stage_transitions;
 mod target;
 #[cfg(test)]
 mod test_samples;
 #[cfg(test)]
 mod tests;
+mod unreachable_file;
+
+pub(crate) use settings::KeeperSettings;
 
 use crate::error::Result;
-use crate::protocol::evolve::{AGENT_SOCKET_FOLDER, KEEPER_IMAGE_VARIABLE};
 use anyhow::Context;
 use controller::{ControllerHandle, RunController};
 use journal::RunJournal;
-use port_recovery::UnreachableFile;
 use run_store::KeeperRunStore;
-use std::env;
+use settings::{KEEPER_AGENT_SOCKET_NAME, KEEPER_HOST_SOCKET_NAME};
 use std::future::Future;
-use std::path::PathBuf;
 use std::pin::pin;
 use std::time::Duration;
-
-/// The paths in the keeper's container.
-#[derive(Debug, Clone)]
-pub(crate) struct KeeperSettings {
-    /// The keeper's state folder, which no other container sees.
-    pub(crate) state_folder: PathBuf,
-    /// The folder with the agent socket, which `os-host` mounts read-only at `/run/os`.
-    pub(crate) socket_folder: PathBuf,
-    /// The project folder, read-only.
-    pub(crate) project: PathBuf,
-    /// The engine's socket.
-    pub(crate) engine_socket: PathBuf,
-    /// The name of the keeper's own image.
-    pub(crate) keeper_image: Option<String>,
-    /// The binary in the images that the keeper builds; `None` is the keeper's own.
-    pub(crate) binary: Option<PathBuf>,
-}
-
-impl Default for KeeperSettings {
-    fn default() -> Self {
-        Self {
-            state_folder: "/state".into(),
-            socket_folder: AGENT_SOCKET_FOLDER.into(),
-            project: "/repo".into(),
-            engine_socket: "/var/run/docker.sock".into(),
-            keeper_image: env::var(KEEPER_IMAGE_VARIABLE).ok(),
-            binary: None,
-        }
-    }
-}
-
-/// The socket for the host's requests, in the state folder.
-const KEEPER_HOST_SOCKET_NAME: &str = "host.sock";
-/// The agent socket in [`KeeperSettings::socket_folder`]; its path in `os-host` is
-/// [`KEEPER_SOCKET`](crate::protocol::evolve::KEEPER_SOCKET).
-const KEEPER_AGENT_SOCKET_NAME: &str = "keeper.sock";
+use unreachable_file::UnreachableFile;
 
 /// How long a rollback at shutdown may take: the engine kills a container that takes longer than 5 s.
 const KEEPER_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(4);

@@ -3,13 +3,13 @@
 
 use super::KeeperSettings;
 use super::container_start::{ContainerStartOutcome, start_ended_container};
-use super::port_recovery::UnreachableFile;
 use super::retry_policy::is_engine_away;
 use super::run_store::{KeeperRunStore, unix_seconds};
 use super::target::DeployTarget;
+use super::unreachable_file::UnreachableFile;
 use crate::engine::Container;
 use crate::error::Result;
-use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage, RunTask};
+use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage};
 
 /// The reason in the history.
 const OUTSIDE_RUN_REASON: &str =
@@ -144,29 +144,13 @@ fn host_created_record(
     before: Option<&str>,
 ) -> Result<EvolveRecord> {
     let began = unix_seconds();
+    let run = run_store.create_run(began)?;
     Ok(EvolveRecord {
-        run: run_store.create_run(began)?,
-        task: RunTask::Evolve,
         reason: Some(OUTSIDE_RUN_REASON.into()),
         requested_by: EvolveCaller::Host,
-        force: false,
-        dry_run: false,
-        unchanged: false,
-        started: began,
-        status: EvolveStage::Succeeded,
-        stages: Vec::new(),
-        failed_stage: None,
-        why: None,
-        log_tail: Vec::new(),
-        checks: Vec::new(),
         image: Some(image.into()),
         previous_image: before.map(str::to_owned),
-        body_digest: None,
-        refused_ms: None,
-        receipt: Vec::new(),
-        other_state: Vec::new(),
-        body_folder: None,
-        not_committed_because: None,
+        ..EvolveRecord::empty(run, EvolveStage::Succeeded, began)
     })
 }
 

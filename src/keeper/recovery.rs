@@ -5,14 +5,14 @@ use super::cancellation::RunCancellation;
 use super::container_start::{ContainerStartOutcome, start_ended_container};
 use super::gc;
 use super::journal::{RunJournal, RunJournalEntry, RunJournalStep};
-use super::port_recovery::UnreachableFile;
 use super::reconcile;
 use super::retry_policy::is_engine_away;
 use super::run::RunExecutor;
 use super::run_store::KeeperRunStore;
 use super::target::DeployTarget;
+use super::unreachable_file::UnreachableFile;
 use crate::error::Result;
-use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage, RunTask};
+use crate::protocol::evolve::{EvolveRecord, EvolveStage};
 use std::time::Duration;
 
 /// How long a restarted container may take to become healthy.
@@ -166,34 +166,16 @@ async fn finish_interrupted_run(
 
 /// A record for a run whose own record is missing.
 fn placeholder_record(entry: &RunJournalEntry) -> EvolveRecord {
+    let status = match entry.step {
+        RunJournalStep::Preparing => EvolveStage::Building,
+        RunJournalStep::Quiescing => EvolveStage::Quiescing,
+        RunJournalStep::Swapping => EvolveStage::Swapping,
+        RunJournalStep::Finalizing | RunJournalStep::Watching => EvolveStage::Verifying,
+    };
     EvolveRecord {
-        run: entry.run.clone(),
-        task: RunTask::Evolve,
-        reason: None,
-        requested_by: EvolveCaller::Keeper,
-        force: false,
-        dry_run: false,
-        unchanged: false,
-        started: super::run_store::unix_seconds(),
-        status: match entry.step {
-            RunJournalStep::Preparing => EvolveStage::Building,
-            RunJournalStep::Quiescing => EvolveStage::Quiescing,
-            RunJournalStep::Swapping => EvolveStage::Swapping,
-            RunJournalStep::Finalizing | RunJournalStep::Watching => EvolveStage::Verifying,
-        },
-        stages: Vec::new(),
-        failed_stage: None,
-        why: None,
-        log_tail: Vec::new(),
-        checks: Vec::new(),
         image: entry.image.clone(),
         previous_image: entry.previous.clone(),
-        body_digest: None,
-        refused_ms: None,
-        receipt: Vec::new(),
-        other_state: Vec::new(),
-        body_folder: None,
-        not_committed_because: None,
+        ..EvolveRecord::empty(entry.run.clone(), status, super::run_store::unix_seconds())
     }
 }
 

@@ -1,6 +1,5 @@
 //! A run's log: the output of all stages, for people, of bounded size.
 
-use super::run_store::RunChangeNotifier;
 use crate::engine::EngineProgress;
 use crate::error::Result;
 use crate::protocol::evolve::RunLogLine;
@@ -9,11 +8,32 @@ use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
+use tokio::sync::watch;
 
 /// Log lines that the record of a failed run includes.
 const MAX_RUN_LOG_TAIL_LINES: usize = 20;
 /// Characters of such a line.
 const MAX_RUN_LOG_LINE_CHARS: usize = 400;
+
+/// Notifies followers that a record or log has grown.
+#[derive(Debug, Clone)]
+pub(super) struct RunChangeNotifier(watch::Sender<u64>);
+
+impl Default for RunChangeNotifier {
+    fn default() -> Self {
+        Self(watch::Sender::new(0))
+    }
+}
+
+impl RunChangeNotifier {
+    pub(super) fn notify_followers(&self) {
+        self.0.send_modify(|n| *n += 1);
+    }
+
+    pub(super) fn subscribe(&self) -> watch::Receiver<u64> {
+        self.0.subscribe()
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct RunLog {
@@ -110,9 +130,8 @@ impl EngineProgress for RunLog {
 
 #[cfg(test)]
 mod tests {
-    use super::RunLog;
+    use super::{RunChangeNotifier, RunLog};
     use crate::engine::EngineProgress;
-    use crate::keeper::run_store::RunChangeNotifier;
 
     #[test]
     fn a_full_log_is_marked_and_its_last_lines_are_kept() {

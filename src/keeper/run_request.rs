@@ -2,11 +2,10 @@
 //! record.
 
 use super::cancellation::RunCancellation;
-use super::controller::load_target;
 use super::journal::{RunJournal, RunJournalEntry, RunJournalStep};
 use super::run::RunExecutor;
 use super::run_store::{KeeperRunStore, unix_seconds};
-use super::target::DeployTarget;
+use super::target::{DeployTarget, load_target};
 use super::{
     KeeperSettings, git_repository, post_deploy_watch, rate_limit, sanitize, stage_transitions,
 };
@@ -105,27 +104,15 @@ pub(super) async fn prepare_run(
         ),
     };
     let run = run_store.create_run(unix_seconds())?;
+    let first_stage = stage_transitions::first_stage(run_request.task);
     let record = EvolveRecord {
-        run: run.clone(),
         task: run_request.task,
         reason: run_request.reason,
         requested_by: run_request.by,
         force: run_request.force,
         dry_run: run_request.dry_run,
-        unchanged: false,
-        started: unix_seconds(),
-        status: stage_transitions::first_stage(run_request.task),
-        stages: Vec::new(),
-        failed_stage: None,
-        why: None,
-        log_tail: Vec::new(),
-        checks: Vec::new(),
         image: image.clone(),
         previous_image: previous.clone(),
-        body_digest: None,
-        refused_ms: None,
-        receipt: Vec::new(),
-        other_state: Vec::new(),
         body_folder: target.config.body.to_str().map(str::to_owned),
         not_committed_because: match run_request.dry_run {
             true => None,
@@ -135,6 +122,7 @@ pub(super) async fn prepare_run(
             )
             .map(|why| sanitize::sanitize_sentence(&why)),
         },
+        ..EvolveRecord::empty(run.clone(), first_stage, unix_seconds())
     };
     let entry = RunJournalEntry {
         run: run.clone(),

@@ -2,7 +2,7 @@
 
 mod bodies;
 
-use super::run_log::RunLog;
+use super::run_log::{RunChangeNotifier, RunLog};
 use crate::atomic_write::{Durability, atomic_write};
 use crate::error::Result;
 use crate::protocol::evolve::{EvolveRecord, EvolveRunId, EvolveStage, EvolveStatus};
@@ -19,22 +19,6 @@ use tokio::sync::watch;
 const RUN_LOG_CHUNK_BYTES: u64 = 32 << 10;
 /// Why a run failed whose end no keeper recorded.
 pub(super) const KEEPER_ENDED_REASON: &str = "the keeper ended during the evolve";
-
-/// Notifies followers that a record or log has grown.
-#[derive(Debug, Clone)]
-pub(super) struct RunChangeNotifier(watch::Sender<u64>);
-
-impl Default for RunChangeNotifier {
-    fn default() -> Self {
-        Self(watch::Sender::new(0))
-    }
-}
-
-impl RunChangeNotifier {
-    pub(super) fn notify_followers(&self) {
-        self.0.send_modify(|n| *n += 1);
-    }
-}
 
 #[derive(Debug, Clone)]
 pub(super) struct KeeperRunStore {
@@ -74,7 +58,7 @@ impl KeeperRunStore {
 
     /// Notifies the receiver whenever a record or a log has grown.
     pub(super) fn subscribe_changes(&self) -> watch::Receiver<u64> {
-        self.changes.0.subscribe()
+        self.changes.subscribe()
     }
 
     fn folder_of_run(&self, run: &EvolveRunId) -> PathBuf {
@@ -259,32 +243,14 @@ fn run_name_at(second: i64) -> Result<EvolveRunId> {
 #[cfg(test)]
 mod tests {
     use super::{KEEPER_ENDED_REASON, KeeperRunStore, parse_run_second, run_name_at};
-    use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage, RunTask};
+    use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage};
 
     fn record(run_store: &KeeperRunStore, now: f64, status: EvolveStage) -> EvolveRecord {
+        let run = run_store.create_run(now).unwrap();
         EvolveRecord {
-            run: run_store.create_run(now).unwrap(),
-            task: RunTask::Evolve,
             reason: Some("x".into()),
             requested_by: EvolveCaller::Agent,
-            force: false,
-            dry_run: false,
-            unchanged: false,
-            started: now,
-            status,
-            stages: Vec::new(),
-            failed_stage: None,
-            why: None,
-            log_tail: Vec::new(),
-            checks: Vec::new(),
-            image: None,
-            previous_image: None,
-            body_digest: None,
-            refused_ms: None,
-            receipt: Vec::new(),
-            other_state: Vec::new(),
-            body_folder: None,
-            not_committed_because: None,
+            ..EvolveRecord::empty(run, status, now)
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::journal::{RunJournalEntry, RunJournalStep};
 use crate::protocol::evolve::container_reports::ExpectedState;
-use crate::protocol::evolve::{EvolveRecord, EvolveStage};
+use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage};
 
 /// An active run without details.
 pub(super) fn sample_entry(step: RunJournalStep) -> RunJournalEntry {
@@ -22,10 +22,11 @@ pub(super) fn sample_entry(step: RunJournalStep) -> RunJournalEntry {
 
 /// An agent's run that replaced `previous` with `image`.
 pub(super) fn sample_record(status: EvolveStage, image: &str, previous: &str) -> EvolveRecord {
-    let text = format!(
-        r#"{{"run":"20261121-100000","task":"evolve","reason":null,"by":"agent","force":false,
-        "dry_run":false,"began":1,"status":"{status}","stages":[],"failed_stage":null,"why":null,
-        "log_tail":[],"image":"{image}","previous":"{previous}","body":null,"refused_ms":null}}"#
-    );
-    serde_json::from_str(&text).unwrap()
+    let run = "20261121-100000".parse().unwrap();
+    EvolveRecord {
+        requested_by: EvolveCaller::Agent,
+        image: Some(image.into()),
+        previous_image: Some(previous.into()),
+        ..EvolveRecord::empty(run, status, 1.0)
+    }
 }

@@ -1,4 +1,4 @@
-//! The law against circles: no part of the companion or of the hub imports itself by way of other parts.
+//! The law against circles: no part of a folder imports itself by way of other parts.
 //!
 //! A part is a file or folder directly in one of [`FOLDERS`]. The scan reads `use` declarations and paths in code. A
 //! name that the folder's `mod.rs` or `lib.rs` re-exports counts as an import of the part that defines the name; any other name of
@@ -10,24 +10,38 @@ use std::collections::{BTreeMap, BTreeSet};
 
 trials![
     the_scan_of_imports_reads_every_form,
-    no_part_of_the_companion_or_the_hub_imports_itself,
+    no_part_of_a_folder_imports_itself,
 ];
 
-const FOLDERS: [&str; 3] = ["companion", "osctl-hub", "osctl-hub/child"];
+const FOLDERS: [&str; 9] = [
+    "cli",
+    "command",
+    "companion",
+    "engine",
+    "host",
+    "image",
+    "keeper",
+    "osctl-hub",
+    "osctl-hub/child",
+];
 
 /// Circles that are still to be removed: a folder and the parts of the circle.
-const KNOWN_CIRCLES: &[(&str, &str)] = &[];
+const KNOWN_CIRCLES: &[(&str, &str)] = &[
+    // Reading a body completes it with the project's packages, and checks the first stage of an extension; the packages
+    // and the rules of Dockerfiles work on a whole body.
+    ("image", "body dockerfile_rules project_packages"),
+];
 
 /// For each part, the parts that it imports and a sentence about one of the imports.
 type ImportGraph = BTreeMap<String, BTreeMap<String, String>>;
 
-fn no_part_of_the_companion_or_the_hub_imports_itself() {
+fn no_part_of_a_folder_imports_itself() {
     let sources = sources();
     let mut found = BTreeSet::new();
     let mut details = String::new();
     for folder in FOLDERS {
         let graph = import_graph(folder, &sources);
-        assert!(graph.len() > 8, "the scan reads the wrong folder");
+        assert!(graph.len() > 3, "the scan reads the wrong folder");
         for circle in find_circles(&graph) {
             details += &describe_circle(folder, &graph, &circle);
             let names: Vec<&str> = circle.iter().map(|part| &**part).collect();
@@ -137,6 +151,10 @@ fn reexports(
     let is_root = |source: &&Source| module_path(source) == module;
     let source = sources.iter().find(is_root).unwrap();
     let imports = use_paths(&source.code).0.into_iter();
+    let imports = imports.map(|path| match &*path[0] {
+        "self" => path[1..].to_vec(),
+        _ => path,
+    });
     let own = imports.filter(|path| parts.contains(&path[0]));
     own.filter_map(|path| Some((path.last()?.clone(), path[0].clone())))
         .collect()

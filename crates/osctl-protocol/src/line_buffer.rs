@@ -15,6 +15,11 @@ impl LineBuffer {
         self.unread.extend_from_slice(chunk);
     }
 
+    /// The buffer, for a caller that reads into it: append only.
+    pub fn read_target(&mut self) -> &mut BytesMut {
+        &mut self.unread
+    }
+
     /// The next complete line, without its line feed.
     pub fn next_line(&mut self) -> Option<BytesMut> {
         let Some(length) = line_length(&self.unread[self.searched_bytes..]) else {

@@ -5,11 +5,16 @@
 
 use super::hex::hex;
 use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
+use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 /// Maximum length of a nonce.
 pub const MAX_NONCE_BYTES: usize = 128;
+
+/// The digest of a token; the container receives only the digest.
+pub fn sha256_fingerprint(token: &str) -> String {
+    hex(Sha256::digest(token.as_bytes()))
+}
 
 /// HMAC-SHA256 of a nonce with the digest of the token as the key; all values are hexadecimal.
 pub fn prove_nonce(digest: &str, nonce: &str) -> String {

@@ -1,7 +1,6 @@
 //! Answers about files, packages, the desktop, Jupyter and the configuration.
 
 use super::UtcTime;
-use crate::command::cp::CopyReport;
 use crate::host::display::ScreenshotFile;
 use crate::host::jupyter::{Kernelspec, KernelspecTarget};
 use crate::image::BodyFileUpdate;
@@ -15,38 +14,15 @@ use std::path::{Path, PathBuf};
 /// What was copied.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct CopyAnswer {
-    source: String,
-    destination: String,
-    files: u64,
-    folders: u64,
+    pub(crate) source: String,
+    pub(crate) destination: String,
+    pub(crate) files: u64,
+    pub(crate) folders: u64,
     /// Symbolic and hard links.
-    links: u64,
+    pub(crate) links: u64,
     /// File data without holes.
-    copied_bytes: u64,
-    duration_seconds: f64,
-}
-
-impl From<CopyReport> for CopyAnswer {
-    fn from(report: CopyReport) -> Self {
-        let CopyReport {
-            source,
-            destination,
-            files,
-            folders,
-            links,
-            bytes,
-            seconds,
-        } = report;
-        Self {
-            source,
-            destination,
-            files,
-            folders,
-            links,
-            copied_bytes: bytes,
-            duration_seconds: seconds,
-        }
-    }
+    pub(crate) copied_bytes: u64,
+    pub(crate) duration_seconds: f64,
 }
 
 /// The packages of the project.

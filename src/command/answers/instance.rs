@@ -1,8 +1,8 @@
 //! Answers about instances.
 
 use super::runs::RestoredEntry;
+use crate::command::instance_status::{InstanceState, InstanceStatus};
 use crate::command::restored_sessions::SessionStatus;
-use crate::command::status::{InstanceState, InstanceStatus};
 use crate::config::EngineChoice;
 use crate::protocol::kernel::KernelState;
 use crate::protocol::service::ServiceStatus;

@@ -14,7 +14,6 @@ use crate::protocol::words::count_noun;
 use crate::ui::format_bytes;
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
-pub(super) use plan::REMOTE_PREFIX;
 use plan::{CopyDirection, CpPlan};
 use std::ffi::OsString;
 use std::time::Instant;
@@ -67,6 +66,29 @@ impl CopyReport {
             format_bytes(self.bytes),
             format_duration(self.seconds)
         )
+    }
+}
+
+impl From<CopyReport> for CopyAnswer {
+    fn from(report: CopyReport) -> Self {
+        let CopyReport {
+            source,
+            destination,
+            files,
+            folders,
+            links,
+            bytes,
+            seconds,
+        } = report;
+        Self {
+            source,
+            destination,
+            files,
+            folders,
+            links,
+            copied_bytes: bytes,
+            duration_seconds: seconds,
+        }
     }
 }
 

@@ -1,13 +1,11 @@
 //! The plan of a copy: direction and destination, computed from the arguments without side effects.
 
 use super::CpArgs;
+use crate::command::candidates::REMOTE_PREFIX;
 use crate::error::{Error, Result};
 use crate::protocol::files::{EntryKind, FileEntry, percent_decode, percent_encode};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
-
-/// Prefix of a path inside.
-pub(crate) const REMOTE_PREFIX: &str = "os:";
 
 #[derive(Debug)]
 pub(super) struct CpPlan {

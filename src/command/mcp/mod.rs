@@ -2,13 +2,11 @@
 
 mod connect;
 mod filter;
-
-pub(super) use filter::McpFilterArgs;
+mod stdio;
 
 use super::CommandContext;
 use super::answers::{ServersAnswer, ToolResultAnswer, ToolsAnswer};
 use super::candidates::{server_names, tool_names};
-use super::mcp_stdio::{self, McpStdioArgs};
 use crate::error::{EXIT_NEGATIVE, Error, Result, VerbOutcome};
 use crate::protocol::mcp::{LIST_WAIT_KEY, ListMeta, STRUCTURED_RESULT_KEY};
 use clap::{Args, Subcommand};
@@ -18,6 +16,7 @@ use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
+use stdio::McpStdioArgs;
 
 /// Time limit for a list, which may have to wait for servers that start.
 const TOOLS_LIST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -80,7 +79,7 @@ pub(crate) async fn run(args: McpArgs, cx: &CommandContext) -> Result<VerbOutcom
             tool,
             arguments,
         } => call_tool(&server, &tool, &arguments, cx).await,
-        McpVerb::Stdio(args) => mcp_stdio::run(args, cx).await,
+        McpVerb::Stdio(args) => stdio::run(args, cx).await,
         McpVerb::Connect(args) => connect::connect_client(args, cx).await,
         McpVerb::Disconnect(args) => connect::disconnect_client(args, cx),
     }

@@ -5,7 +5,7 @@
 use super::EvolveHandle;
 use crate::protocol::error::ApiError;
 use crate::protocol::evolve::{
-    EvolveRecord, EvolveRunId, KeeperReply, KeeperRequest, MAX_REASON_CHARS,
+    EvolveRecord, EvolveRunId, KeeperReply, KeeperRequest, MAX_KEEPER_REPLY_BYTES, MAX_REASON_CHARS,
 };
 use futures_util::StreamExt;
 use std::io;
@@ -19,9 +19,6 @@ use tokio_util::codec::{FramedRead, LinesCodec};
 
 /// How long the first reply may take.
 const EVOLVE_KEEPER_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// Limit of a reply in bytes; the largest reply is a history with its receipts.
-const MAX_EVOLVE_REPLY_BYTES: usize = 64 << 20;
 
 /// Why a request failed.
 #[derive(Debug, Clone, PartialEq)]
@@ -125,7 +122,7 @@ pub(super) async fn send_keeper_request(
     let mut answer = KeeperReplyStream {
         lines: FramedRead::new(
             read,
-            LinesCodec::new_with_max_length(MAX_EVOLVE_REPLY_BYTES),
+            LinesCodec::new_with_max_length(MAX_KEEPER_REPLY_BYTES),
         ),
         _writer: write,
     };

@@ -1,8 +1,7 @@
 //! Routes that checkpoint and restore whole kernels.
 
 use super::HttpState;
-use super::progress_stream::stream_progress;
-use super::stream::StreamFormat;
+use super::progress_stream::answer_long;
 use crate::protocol::criu::{
     CheckpointList, CheckpointReply, CheckpointRequest, CriuRemoved, CriuRestored, CriuStatus,
     RestoreRequest,
@@ -12,7 +11,6 @@ use crate::protocol::progress::ProgressEvent;
 use axum::Json;
 use axum::extract::State as Shared;
 use axum::http::HeaderMap;
-use axum::response::IntoResponse;
 use osctl_support::api::{ApiRefusal, ApiResult, JsonBody, PathId};
 
 /// Checkpoint the kernel process of a session
@@ -35,15 +33,9 @@ pub(super) async fn checkpoint(
     JsonBody(request): JsonBody<CheckpointRequest>,
 ) -> ApiResult {
     let (criu, session) = (state.criu.clone(), request.session.clone());
-    let working = criu.clone();
-    let work = async move { working.checkpoint(request).await };
-    Ok(match StreamFormat::from_accept_header(&headers) {
-        Some(format) => {
-            let work = async { work.await.map_err(ApiRefusal::from) };
-            stream_progress(format, move || criu.transferred_bytes(&session), work)
-        }
-        None => Json(work.await?).into_response(),
-    })
+    let measure = move || criu.transferred_bytes(&session);
+    let work = async move { state.criu.checkpoint(request).await };
+    answer_long(&headers, measure, work, ApiRefusal::from).await
 }
 
 /// Restore a kernel process from a checkpoint
@@ -67,15 +59,9 @@ pub(super) async fn restore(
     JsonBody(request): JsonBody<RestoreRequest>,
 ) -> ApiResult {
     let (criu, session) = (state.criu.clone(), request.session.clone());
-    let working = criu.clone();
-    let work = async move { working.restore(request).await };
-    Ok(match StreamFormat::from_accept_header(&headers) {
-        Some(format) => {
-            let work = async { work.await.map_err(ApiRefusal::from) };
-            stream_progress(format, move || criu.transferred_bytes(&session), work)
-        }
-        None => Json(work.await?).into_response(),
-    })
+    let measure = move || criu.transferred_bytes(&session);
+    let work = async move { state.criu.restore(request).await };
+    answer_long(&headers, measure, work, ApiRefusal::from).await
 }
 
 /// List stored checkpoints

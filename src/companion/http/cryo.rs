@@ -1,7 +1,7 @@
 //! Routes that store and reload a session's objects.
 
 use super::HttpState;
-use super::progress_stream::stream_progress;
+use super::progress_stream::{answer_long, stream_progress};
 use super::stream::StreamFormat;
 use crate::companion::cryo::CryoRefusal;
 use crate::protocol::cryo::{
@@ -38,17 +38,10 @@ pub(super) async fn store(
     JsonBody(request): JsonBody<CryoStore>,
 ) -> ApiResult {
     let cryo = state.cryo.clone();
-    let (working, session) = (cryo.clone(), request.session.clone());
-    let work = async move { working.store(request, StoreReason::Requested).await };
-    Ok(match StreamFormat::from_accept_header(&headers) {
-        Some(format) => {
-            let measure = move || (cryo.transferred_bytes(&session), None);
-            stream_progress(format, measure, async {
-                work.await.map_err(CryoRefusal::into_listed_refusal)
-            })
-        }
-        None => Json(work.await?).into_response(),
-    })
+    let session = request.session.clone();
+    let measure = move || (cryo.transferred_bytes(&session), None);
+    let work = async move { state.cryo.store(request, StoreReason::Requested).await };
+    answer_long(&headers, measure, work, CryoRefusal::into_listed_refusal).await
 }
 
 /// Restore a stored state into a session

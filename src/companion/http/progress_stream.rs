@@ -2,10 +2,11 @@
 
 use super::stream::StreamFormat;
 use crate::protocol::progress::ProgressEvent;
+use axum::Json;
 use axum::body::{Body as Streamed, Bytes};
-use axum::http::header;
+use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
-use osctl_support::api::ApiRefusal;
+use osctl_support::api::{ApiRefusal, ApiResult};
 use serde::Serialize;
 use std::convert::Infallible;
 use std::time::Duration;
@@ -14,21 +15,30 @@ use tokio::sync::mpsc;
 /// Interval of progress events.
 const PROGRESS_EVENT_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The progress of an operation: bytes moved, and the total if it is known.
-pub(super) trait ByteProgress: Send + 'static {
-    fn moved_bytes(&self) -> (u64, Option<u64>);
+/// The reply of a long operation: a stream of progress if the client accepts one. The refusal in a stream may have
+/// another text.
+pub(super) async fn answer_long<R: Serialize + Send + 'static, E: 'static>(
+    headers: &HeaderMap,
+    measure: impl Fn() -> (u64, Option<u64>) + Send + 'static,
+    work: impl Future<Output = Result<R, E>> + Send + 'static,
+    streamed_refusal: fn(E) -> ApiRefusal,
+) -> ApiResult
+where
+    ApiRefusal: From<E>,
+{
+    Ok(match StreamFormat::from_accept_header(headers) {
+        Some(format) => stream_progress(format, measure, async move {
+            work.await.map_err(streamed_refusal)
+        }),
+        None => Json(work.await?).into_response(),
+    })
 }
 
-impl<F: Fn() -> (u64, Option<u64>) + Send + 'static> ByteProgress for F {
-    fn moved_bytes(&self) -> (u64, Option<u64>) {
-        self()
-    }
-}
-
-/// Streams the progress in `format`. When the client disconnects, the operation continues without reports.
+/// Streams the progress in `format`: bytes moved, and the total if it is known. When the client disconnects, the
+/// operation continues without reports.
 pub(super) fn stream_progress<R: Serialize + Send + 'static>(
     format: StreamFormat,
-    measure: impl ByteProgress,
+    measure: impl Fn() -> (u64, Option<u64>) + Send + 'static,
     work: impl Future<Output = Result<R, ApiRefusal>> + Send + 'static,
 ) -> Response {
     let (sender, receiver) = mpsc::channel::<Result<Bytes, Infallible>>(8);
@@ -45,7 +55,7 @@ pub(super) fn stream_progress<R: Serialize + Send + 'static>(
                     }
                 },
                 () = tokio::time::sleep(PROGRESS_EVENT_INTERVAL) => {
-                    let (bytes, total) = measure.moved_bytes();
+                    let (bytes, total) = measure();
                     if bytes != last {
                         last = bytes;
                         let event = ProgressEvent::<R>::Progress { bytes, total };

@@ -21,12 +21,14 @@ mod yaml_edit;
 
 pub(crate) use change::PackageProject;
 
+use crate::atomic_write::{Durability, atomic_write_as};
 use crate::protocol::packages::{
     LockedPackages, PACKAGES_FOLDER, PackageChangeRefusal, PackageKind,
 };
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// The result of an installation; the error is for people.
@@ -110,8 +112,10 @@ fn read_lines(path: &Path) -> PackageResult<Vec<String>> {
 
 fn write_file(path: &Path, content: &[u8]) -> PackageResult<()> {
     let folder = path.parent().unwrap_or(path);
-    let written = fs::create_dir_all(folder).and_then(|()| fs::write(path, content));
-    written.map_err(file_refusal(path))
+    let permissions = Some(fs::Permissions::from_mode(0o644));
+    let written = fs::create_dir_all(folder)
+        .and_then(|()| atomic_write_as(path, content, permissions, Durability::DataSynced));
+    written.map(drop).map_err(file_refusal(path))
 }
 
 fn refusal(error: impl Into<String>, hint: impl Into<String>) -> PackageChangeRefusal {

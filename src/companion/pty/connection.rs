@@ -4,7 +4,8 @@
 
 use super::output::{PtyChunk, PtyFollower};
 use super::{
-    PtyAttachReply, PtyConnectionStatus, PtyMessage, PtyRefusal, PtyTerminal, TerminalSize,
+    PtyAttachReply, PtyConnectionStatus, PtyInput, PtyMessage, PtyRefusal, PtyTerminal,
+    TerminalSize,
 };
 use bytes::Bytes;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -105,57 +106,35 @@ impl PtyClient {
         if self.acknowledges_itself.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let connection_id = self.connection_id;
-        self.terminal
-            .send_message(PtyMessage::Acknowledge {
-                connection_id,
-                offset,
-            })
-            .await
+        self.send_input(PtyInput::Acknowledge(offset)).await
     }
 
     /// The client acknowledges all output up to this offset.
     pub(crate) async fn acknowledge_output(&self, offset: u64) -> Result<(), PtyRefusal> {
         self.acknowledges_itself.store(true, Ordering::Relaxed);
-        let connection_id = self.connection_id;
-        self.terminal
-            .send_message(PtyMessage::Acknowledge {
-                connection_id,
-                offset,
-            })
-            .await
+        self.send_input(PtyInput::Acknowledge(offset)).await
     }
 
     pub(crate) async fn send_keys(&self, bytes: Bytes) -> Result<(), PtyRefusal> {
-        let connection_id = self.connection_id;
-        self.terminal
-            .send_message(PtyMessage::Input {
-                connection_id,
-                bytes,
-            })
-            .await
+        self.send_input(PtyInput::Keys(bytes)).await
     }
 
     pub(crate) async fn resize(&self, size: TerminalSize) -> Result<(), PtyRefusal> {
-        let connection_id = self.connection_id;
-        self.terminal
-            .send_message(PtyMessage::Resize {
-                connection_id,
-                size,
-            })
-            .await
+        self.send_input(PtyInput::Resize(size)).await
     }
 
     /// Makes this client the writer.
     pub(crate) async fn take_writer(&self) -> Result<(), PtyRefusal> {
-        let connection_id = self.connection_id;
-        self.terminal
-            .send_message(PtyMessage::TakeWriter { connection_id })
-            .await
+        self.send_input(PtyInput::TakeWriter).await
     }
 
     pub(crate) async fn repaint(&self) -> Result<(), PtyRefusal> {
-        self.terminal.send_message(PtyMessage::Repaint).await
+        self.send_input(PtyInput::Repaint).await
+    }
+
+    async fn send_input(&self, input: PtyInput) -> Result<(), PtyRefusal> {
+        let message = PtyMessage::Client(self.connection_id, input);
+        self.terminal.send_message(message).await
     }
 
     /// The client leaves deliberately, so its place is not reserved.
@@ -166,10 +145,8 @@ impl PtyClient {
 
 impl Drop for PtyClient {
     fn drop(&mut self) {
-        let message = PtyMessage::Detach {
-            connection_id: self.connection_id,
-            is_lost: self.is_lost,
-        };
+        let is_lost = self.is_lost;
+        let message = PtyMessage::Client(self.connection_id, PtyInput::Detach { is_lost });
         let owner = self.terminal.owner.clone();
         // Without a runtime, the owner has ended.
         if let Ok(runtime) = Handle::try_current() {

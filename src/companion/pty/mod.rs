@@ -127,32 +127,27 @@ enum PtyMessage {
         request: PtyAttachRequest,
         reply: oneshot::Sender<PtyAttachReply>,
     },
-    Input {
-        connection_id: PtyConnectionId,
-        bytes: Bytes,
-    },
-    Acknowledge {
-        connection_id: PtyConnectionId,
-        offset: u64,
-    },
-    Resize {
-        connection_id: PtyConnectionId,
-        size: TerminalSize,
-    },
-    TakeWriter {
-        connection_id: PtyConnectionId,
-    },
-    Repaint,
+    Client(PtyConnectionId, PtyInput),
     /// Asks for the name of the foreground program.
     GetForegroundProgram {
         reply: oneshot::Sender<Option<String>>,
     },
-    Detach {
-        connection_id: PtyConnectionId,
-        is_lost: bool,
-    },
     End {
         reason: TerminalEndReason,
+    },
+}
+
+/// What an attached client sends.
+#[derive(Debug)]
+enum PtyInput {
+    Keys(Bytes),
+    /// The client has seen the output up to this offset.
+    Acknowledge(u64),
+    Resize(TerminalSize),
+    TakeWriter,
+    Repaint,
+    Detach {
+        is_lost: bool,
     },
 }
 

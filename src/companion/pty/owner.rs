@@ -9,7 +9,8 @@ use super::flow_control::PtyFlowControl;
 use super::output::{PtyExit, PtyOutput};
 use super::screen::PtyScreen;
 use super::{
-    PtyAttachReply, PtyAttachRequest, PtyConnectionStatus, PtyDisconnectReason, PtyMessage, PtyView,
+    PtyAttachReply, PtyAttachRequest, PtyConnectionStatus, PtyDisconnectReason, PtyInput,
+    PtyMessage, PtyView,
 };
 use crate::protocol::pty::TerminalEndReason;
 use crate::supervise::{SupervisedExit, Supervisor};
@@ -190,10 +191,21 @@ impl PtyOwner {
                     self.remove_client(connection_id, true);
                 }
             }
-            PtyMessage::Input {
-                connection_id,
-                bytes,
-            } if self.clients.is_writer(connection_id) => {
+            PtyMessage::Client(id, input) => self.handle_input(id, input),
+            PtyMessage::GetForegroundProgram { reply } => {
+                let device = self.device.as_ref();
+                // The caller may have disconnected.
+                let _ = reply.send(device.and_then(PtyDevice::foreground_program));
+            }
+            PtyMessage::End { reason } => self.begin_shutdown(reason),
+        }
+        self.publish_view();
+    }
+
+    fn handle_input(&mut self, connection_id: PtyConnectionId, input: PtyInput) {
+        let is_writer = self.clients.is_writer(connection_id);
+        match input {
+            PtyInput::Keys(bytes) if is_writer => {
                 if self.pending_input_bytes() + bytes.len() > MAX_PENDING_INPUT_BYTES {
                     self.disconnect_client(connection_id, PtyDisconnectReason::TooFast);
                 } else {
@@ -202,44 +214,23 @@ impl PtyOwner {
                     self.pending_input.push_back(bytes);
                 }
             }
-            PtyMessage::Input {
-                connection_id,
-                bytes,
-            } => self.update_status(connection_id, |status| {
+            PtyInput::Keys(bytes) => self.update_status(connection_id, |status| {
                 status.ignored_bytes += bytes.len() as u64;
             }),
-            PtyMessage::Acknowledge {
-                connection_id,
-                offset,
-            } if self.clients.is_writer(connection_id) => {
-                // A client cannot have seen output that does not exist.
-                self.flow_control
-                    .acknowledge(offset.min(self.output.end_offset()));
-            }
-            PtyMessage::Acknowledge { .. } => {}
-            PtyMessage::Resize {
-                connection_id,
-                size,
-            } if self.clients.is_writer(connection_id) => self.resize(size),
-            PtyMessage::Resize { .. } => {}
-            PtyMessage::TakeWriter { connection_id } => {
+            // A client cannot have seen output that does not exist.
+            PtyInput::Acknowledge(offset) if is_writer => self
+                .flow_control
+                .acknowledge(offset.min(self.output.end_offset())),
+            PtyInput::Resize(size) if is_writer => self.resize(size),
+            PtyInput::Acknowledge(_) | PtyInput::Resize(_) => {}
+            PtyInput::TakeWriter => {
                 self.clients.take_writer(connection_id);
                 self.flow_control.set_writer(self.output.end_offset());
                 self.publish_status();
             }
-            PtyMessage::Repaint => self.device.iter().for_each(PtyDevice::repaint),
-            PtyMessage::GetForegroundProgram { reply } => {
-                let device = self.device.as_ref();
-                // The caller may have disconnected.
-                let _ = reply.send(device.and_then(PtyDevice::foreground_program));
-            }
-            PtyMessage::Detach {
-                connection_id,
-                is_lost,
-            } => self.remove_client(connection_id, is_lost),
-            PtyMessage::End { reason } => self.begin_shutdown(reason),
+            PtyInput::Repaint => self.device.iter().for_each(PtyDevice::repaint),
+            PtyInput::Detach { is_lost } => self.remove_client(connection_id, is_lost),
         }
-        self.publish_view();
     }
 
     fn register_client(

@@ -3,6 +3,7 @@
 //! container that may continue when its replacement fails.
 
 use super::store::create_private_folder;
+use crate::atomic_write::{Durability, atomic_write};
 use crate::error::Result;
 use crate::protocol::hex::hex;
 use anyhow::Context;
@@ -70,7 +71,8 @@ impl RetainedRuns {
     /// When the mark can't be written.
     pub(crate) fn mark_waiting(&self) -> io::Result<()> {
         create_private_folder(&self.folder)?;
-        fs::write(self.folder.join(WAITING_MARKER_FILE), &self.own_name)
+        let marker = self.folder.join(WAITING_MARKER_FILE);
+        atomic_write(&marker, self.own_name.as_bytes(), Durability::Renamed).map(drop)
     }
 
     /// Removes the mark: this companion continues, or has replaced the waiting one. If their runs were `taken`, removes

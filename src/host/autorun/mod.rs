@@ -13,8 +13,8 @@ mod scan;
 
 pub(crate) use scan::{AutorunScan, scan_project};
 
+use super::folders::write_private;
 use super::instance::Instance;
-use super::secrets::write_private;
 use crate::error::Result;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};

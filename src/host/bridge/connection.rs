@@ -3,6 +3,7 @@
 use super::BridgeOptions;
 use super::error::BridgeError;
 use super::message::BridgeMessage;
+use crate::backoff::Backoff;
 use crate::error::Result;
 use crate::host::bounded_response::{MAX_JSON_BYTES, read_body};
 use crate::host::client::CompanionClient;
@@ -23,9 +24,11 @@ const BRIDGE_ACCEPT_TYPES: &str = "application/json, text/event-stream";
 /// Time limit for finding an instance never reached before, and one reached before, which may be building its image.
 const BRIDGE_CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const BRIDGE_RECONNECT_TIMEOUT: Duration = Duration::from_secs(180);
-/// Delay between two attempts, initial and maximum.
-const BRIDGE_RECONNECT_DELAY: Duration = Duration::from_millis(50);
-const MAX_BRIDGE_RECONNECT_DELAY: Duration = Duration::from_secs(1);
+/// The delays between two attempts.
+const BRIDGE_RECONNECT_BACKOFF: Backoff = Backoff {
+    first: Duration::from_millis(50),
+    max: Duration::from_secs(1),
+};
 /// Time limit of one attempt.
 const BRIDGE_HUB_PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for closing the session: a client that has ended its input does not wait long.
@@ -213,7 +216,7 @@ impl BridgeConnection {
                 BRIDGE_CONNECT_TIMEOUT
             };
         let mut start = self.start_instance.as_ref().filter(|_| !was_there);
-        let mut delay = BRIDGE_RECONNECT_DELAY;
+        let mut failures = 0;
         loop {
             let why = match self.find_hub().await {
                 Ok(client) => {
@@ -234,8 +237,8 @@ impl BridgeConnection {
             if Instant::now() >= deadline {
                 return Err(BridgeError::unreachable(&why));
             }
-            sleep(delay).await;
-            delay = (delay * 3 / 2).min(MAX_BRIDGE_RECONNECT_DELAY);
+            failures += 1;
+            sleep(BRIDGE_RECONNECT_BACKOFF.delay_after(failures)).await;
         }
     }
 

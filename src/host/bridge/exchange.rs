@@ -10,6 +10,7 @@ use super::message::BridgeMessage;
 use super::resend_policy::{
     RequestLoss, RetryDecision, decide_resend, decide_without_stream, is_retry_safe,
 };
+use crate::backoff::Backoff;
 use crate::host::bounded_response::{EventStream, MAX_JSON_BYTES, ReadFailure, read_body};
 use crate::protocol::error::FailedReply;
 use crate::protocol::mcp::{CALL_LOST_CODE, CALL_LOST_TYPE};
@@ -21,9 +22,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
-/// How often a request is sent that is lost each time, and the delay between attempts, which grows.
+/// How often a request is sent that is lost each time, and the delays between attempts.
 const MAX_BRIDGE_SEND_ATTEMPTS: u32 = 8;
-const BRIDGE_RESEND_DELAY: Duration = Duration::from_millis(100);
+const BRIDGE_RESEND_BACKOFF: Backoff = Backoff {
+    first: Duration::from_millis(200),
+    max: Duration::from_millis(800),
+};
 /// Minimum time of retries: the replacement of a container on a busy machine may take this long.
 const BRIDGE_RESEND_TIMEOUT: Duration = Duration::from_secs(60);
 /// Limit of an error that the hub itself produces, in bytes; no id in such an error is long.
@@ -59,7 +63,7 @@ impl StdioBridge {
                 break;
             }
             if attempt > 1 {
-                sleep(BRIDGE_RESEND_DELAY * attempt.min(MAX_BRIDGE_SEND_ATTEMPTS)).await;
+                sleep(BRIDGE_RESEND_BACKOFF.delay_after(attempt - 1)).await;
             }
             let (round, session) = (
                 self.connection.connection_number(),

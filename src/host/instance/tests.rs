@@ -37,7 +37,7 @@ fn an_instance_has_no_name_that_belongs_to_osctl() {
     }
     // `down --purge` of every instance removes the keepers' image.
     let image = Instance::new("keeper2", &folders).unwrap().image_name();
-    assert_ne!(image, crate::host::keeper::KEEPER_IMAGE_NAME);
+    assert_ne!(image, crate::host::build::KEEPER_IMAGE_NAME);
 }
 
 #[cfg(unix)]

@@ -14,9 +14,9 @@ mod walk;
 #[cfg(all(test, unix))]
 mod tests;
 
+use super::agent_folders::all_agent_writable_folders;
 use super::folders::Folders;
 use super::instance::Instance;
-use super::mount_safety::all_agent_writable_folders;
 use crate::archive::{EntryStat, Folder};
 use crate::error::{Error, Result};
 use crate::protocol::files::EntryKind;

@@ -4,10 +4,11 @@
 use super::event::ServerPipeEvent;
 use crate::server_log::McpServerLog;
 use anyhow::{Context, Result};
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, Bytes};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::unistd::pipe2;
 use osctl_protocol::environment::UserEnvironment;
+use osctl_protocol::line_buffer::LineBuffer;
 use osctl_supervise::{ProcessKind, ProcessStart, Supervisor, SupervisorEvent};
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
@@ -38,9 +39,7 @@ pub(super) struct ServerProcess {
     pub(super) pid: i32,
     stdin: Option<Sender>,
     stdout: Option<Receiver>,
-    read_buffer: BytesMut,
-    /// The number of bytes at the start of `read_buffer` that contain no line break.
-    scanned_bytes: usize,
+    lines: LineBuffer,
     write_queue: VecDeque<Bytes>,
     /// How the process ended; reported after the messages that came before.
     exit_reason: Option<String>,
@@ -102,8 +101,7 @@ impl ServerProcess {
             pid,
             stdin: Some(Sender::from_owned_fd(stdin)?),
             stdout: Some(Receiver::from_owned_fd(stdout)?),
-            read_buffer: BytesMut::new(),
-            scanned_bytes: 0,
+            lines: LineBuffer::default(),
             write_queue: VecDeque::new(),
             exit_reason: None,
         })
@@ -163,7 +161,7 @@ impl ServerProcess {
             if let Some(why) = self.exit_reason.take() {
                 return ServerPipeEvent::Ended(why);
             }
-            if self.read_buffer.len() > MAX_STDIO_MESSAGE_BYTES {
+            if self.lines.unread_bytes() > MAX_STDIO_MESSAGE_BYTES {
                 return ServerPipeEvent::Ended("it wrote a line of more than 256 MiB".into());
             }
             tokio::select! {
@@ -186,9 +184,10 @@ impl ServerProcess {
         let Some(stdout) = &self.stdout else {
             return false;
         };
-        self.read_buffer.reserve(STDIO_READ_BYTES);
-        match stdout.try_read_buf(&mut self.read_buffer) {
-            Ok(1..) => self.read_buffer.len() <= MAX_STDIO_MESSAGE_BYTES,
+        let buffer = self.lines.read_target();
+        buffer.reserve(STDIO_READ_BYTES);
+        match stdout.try_read_buf(buffer) {
+            Ok(1..) => buffer.len() <= MAX_STDIO_MESSAGE_BYTES,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => false,
             Ok(0) | Err(_) => {
                 self.stdout = None;
@@ -199,18 +198,9 @@ impl ServerProcess {
 
     fn next_line(&mut self) -> Option<Bytes> {
         loop {
-            let fresh = &self.read_buffer[self.scanned_bytes..];
-            // `contains` searches bytes faster than `position`.
-            if !fresh.contains(&b'\n') {
-                self.scanned_bytes = self.read_buffer.len();
-                return None;
-            }
-            let end = self.scanned_bytes + fresh.iter().position(|byte| *byte == b'\n')?;
-            let line = self.read_buffer.split_to(end).freeze();
-            self.read_buffer.advance(1);
-            self.scanned_bytes = 0;
+            let line = self.lines.next_line()?;
             if !line.trim_ascii().is_empty() {
-                return Some(line);
+                return Some(line.freeze());
             }
         }
     }
@@ -221,7 +211,7 @@ impl ServerProcess {
         let exited = async {
             loop {
                 tokio::select! {
-                    () = wait_readable(self.stdout.as_ref()) => { self.read_stdout(); self.read_buffer.clear(); }
+                    () = wait_readable(self.stdout.as_ref()) => { self.read_stdout(); self.lines = LineBuffer::default(); }
                     event = self.supervisor.next_event() => match event {
                         SupervisorEvent::Ended { .. } | SupervisorEvent::AllExited => return,
                         SupervisorEvent::Started(_) | SupervisorEvent::NotStarted(_) => {}
@@ -276,18 +266,17 @@ fn exit_text(code: u8) -> String {
 
 /// Copies the lines of stderr to the log until the pipe ends.
 async fn copy_stderr_to_log(mut pipe: Receiver, log: Arc<McpServerLog>) {
-    let mut unread = Vec::new();
-    while let Ok(1..) = pipe.read_buf(&mut unread).await {
-        while let Some(end) = unread.iter().position(|byte| *byte == b'\n') {
-            log.append_line(&String::from_utf8_lossy(&unread[..end]));
-            unread.drain(..=end);
+    let append = |line: &[u8]| log.append_line(&String::from_utf8_lossy(line));
+    let mut lines = LineBuffer::default();
+    while let Ok(1..) = pipe.read_buf(lines.read_target()).await {
+        while let Some(line) = lines.next_line() {
+            append(&line);
         }
-        if unread.len() > STDIO_READ_BYTES {
-            log.append_line(&String::from_utf8_lossy(&unread));
-            unread.clear();
+        if lines.unread_bytes() > STDIO_READ_BYTES {
+            append(&lines.take_unread());
         }
     }
-    if !unread.is_empty() {
-        log.append_line(&String::from_utf8_lossy(&unread));
+    if lines.unread_bytes() > 0 {
+        append(&lines.take_unread());
     }
 }

@@ -55,6 +55,8 @@ pub const CANCELLED_BY_USER: &str = "the user cancelled the evolve";
 
 /// Maximum length of a request in bytes, including its line feed.
 pub const MAX_KEEPER_REQUEST_BYTES: usize = 64 << 10;
+/// Limit of a line of a reply; the longest one is a history with its receipts.
+pub const MAX_KEEPER_REPLY_BYTES: usize = 64 << 20;
 
 /// Maximum number of characters of a reason.
 pub const MAX_REASON_CHARS: usize = 1000;

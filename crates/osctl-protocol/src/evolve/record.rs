@@ -212,6 +212,34 @@ pub struct EvolveRecord {
 }
 
 impl EvolveRecord {
+    /// The record of an evolve that the keeper requested, without details.
+    pub fn empty(run: EvolveRunId, status: EvolveStage, started: f64) -> Self {
+        Self {
+            run,
+            task: RunTask::Evolve,
+            reason: None,
+            requested_by: EvolveCaller::Keeper,
+            force: false,
+            dry_run: false,
+            unchanged: false,
+            started,
+            status,
+            stages: Vec::new(),
+            failed_stage: None,
+            why: None,
+            log_tail: Vec::new(),
+            checks: Vec::new(),
+            image: None,
+            previous_image: None,
+            body_digest: None,
+            refused_ms: None,
+            receipt: Vec::new(),
+            other_state: Vec::new(),
+            body_folder: None,
+            not_committed_because: None,
+        }
+    }
+
     /// The total duration of the stages up to now.
     pub fn total_seconds(&self) -> f64 {
         let stages = self.stages.iter().filter_map(|stage| stage.seconds);

@@ -14,28 +14,11 @@ use std::time::{Duration, Instant};
 
 fn build_record(run: &str, status: EvolveStage) -> EvolveRecord {
     EvolveRecord {
-        run: run.parse().unwrap(),
-        task: RunTask::Evolve,
         reason: Some("more\nOsctl-Run: 29991231-235959".into()),
         requested_by: EvolveCaller::Agent,
-        force: false,
-        dry_run: false,
-        unchanged: false,
-        started: 0.0,
-        status,
-        stages: Vec::new(),
-        failed_stage: None,
-        why: None,
-        log_tail: Vec::new(),
-        checks: Vec::new(),
         image: Some("sha256:1".into()),
-        previous_image: None,
         body_digest: Some("sha256:b".into()),
-        refused_ms: None,
-        receipt: Vec::new(),
-        other_state: Vec::new(),
-        body_folder: None,
-        not_committed_because: None,
+        ..EvolveRecord::empty(run.parse().unwrap(), status, 0.0)
     }
 }
 

@@ -11,7 +11,6 @@ use crate::host::build::load_recipe;
 use crate::host::folders::Folders;
 use crate::host::instance::Instance;
 use crate::host::passed_env::EnvArgs;
-use crate::host::secrets::sha256_fingerprint;
 use crate::host::up::{UpOutcome, UpRunner};
 use crate::image::{
     CompanionBinary, IMAGE_DIGEST_LABEL, binary_image_context, sample_executable,
@@ -21,6 +20,7 @@ use crate::protocol::evolve::{
     DeployConfig, EvolveRecord, EvolveStatus, KeeperReply, KeeperRequest,
 };
 use crate::protocol::proof::prove_nonce;
+use crate::protocol::proof::sha256_fingerprint;
 use crate::protocol::service::{Health, HealthStatus, Ping};
 use crate::protocol::{BODY_PROTOCOL_VERSION, PROTOCOL_VERSION, PROTOCOL_VERSION_HEADER};
 use parking_lot::Mutex;

@@ -1,8 +1,8 @@
 //! `osctl mcp stdio`: the bridge for MCP clients that start a server as a command.
 
-use super::candidates::server_names;
-use super::mcp::McpFilterArgs;
-use super::{CommandContext, shutdown_signal};
+use super::filter::McpFilterArgs;
+use crate::command::candidates::server_names;
+use crate::command::{CommandContext, shutdown_signal};
 use crate::config::ResolvedConfig;
 use crate::error::{Error, Result, VerbOutcome};
 use crate::host::bridge::{self, BridgeOptions, BridgeOutputLine, FindInstance, StartInstance};
