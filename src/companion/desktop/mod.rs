@@ -35,7 +35,7 @@ pub(crate) use refusal::DesktopRefusal;
 pub(crate) use settings::DesktopSettings;
 
 use super::display::{self, DisplayClient, ScreenPicture, ScreenRegion};
-use super::service::{ServiceNeed, Services};
+use super::service::{ServiceFunctions, ServiceNeed, Services};
 use crate::protocol::display::{Browser, InputAction, ScreenPoint as Point, ScreenSize, Window};
 use crate::protocol::service::ServiceStatus;
 use idle::DesktopMode;
@@ -126,8 +126,9 @@ impl Desktop {
         stop: &watch::Receiver<bool>,
     ) -> (Self, Vec<JoinHandle<()>>) {
         let mut tasks = Vec::new();
+        let functions = ServiceFunctions::with_probe(probe_service);
         let services = declare_services(&settings).map(|declarations| {
-            let (services, owners) = Services::start(&declarations, probe_service, stop);
+            let (services, owners) = Services::start(&declarations, functions, stop);
             tasks = owners;
             services
         });

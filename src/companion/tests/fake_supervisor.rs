@@ -79,6 +79,11 @@ impl FakeSupervisor {
         settle().await;
     }
 
+    /// Whether no signal has ended the process.
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.process.try_wait().unwrap().is_none()
+    }
+
     /// Waits until the supervisor has been killed.
     pub(crate) async fn wait_killed(&self) {
         self.wait_signal(Signal::SIGKILL).await;
