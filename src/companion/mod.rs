@@ -28,6 +28,8 @@ mod service;
 mod session_state;
 mod settings;
 mod shell;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use packages::{PackageInstaller, PackageProject};
 pub(crate) use settings::CompanionSettings;

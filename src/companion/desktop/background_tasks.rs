@@ -1,10 +1,10 @@
 //! Background tasks of the desktop: one ends idle services, one sets the screen's size.
 
 use super::idle::{DesktopActivity, DesktopMode};
-use super::{CDP_PORT, Desktop, cdp};
+use super::{Desktop, cdp};
 use crate::companion::service::{ServiceNeed, Services};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// Maximum and minimum time between two checks; the configured idle time may be longer.
@@ -104,7 +104,7 @@ async fn read_activity(desktop: &Desktop, services: &Services, idle: Duration) -
     let has_browser = services.is_needed(ServiceNeed::Browser);
     // The browser is queried only when the answer makes a difference.
     let is_asked = has_browser && is_idle_time_over(desktop, idle);
-    let has_pages = !is_asked || cdp::has_pages(CDP_PORT).await.unwrap_or(true);
+    let has_pages = !is_asked || cdp::has_pages(desktop.cdp_port()).await.unwrap_or(true);
     let has_downloads = has_pages
         || services
             .has_open_file(ServiceNeed::Browser, PARTIAL_DOWNLOAD_SUFFIX)
@@ -127,5 +127,5 @@ fn is_idle_time_over(desktop: &Desktop, idle: Duration) -> bool {
 }
 
 fn time_since_use(desktop: &Desktop) -> Duration {
-    Instant::now().saturating_duration_since(*desktop.0.last_used.lock())
+    desktop.0.last_used.lock().elapsed()
 }

@@ -98,7 +98,7 @@ async fn proxy_debugger_client(desktop: &Desktop, mut client: TcpStream) -> io::
         Ok(head) => head,
         Err(why) => return respond_unavailable(&mut client, &why).await,
     };
-    let mut browser = TcpStream::connect((Ipv4Addr::LOCALHOST, super::CDP_PORT)).await?;
+    let mut browser = TcpStream::connect((Ipv4Addr::LOCALHOST, desktop.cdp_port())).await?;
     browser.set_nodelay(true)?;
     browser.write_all(head.as_bytes()).await?;
     browser.write_all(&rest).await?;
@@ -120,7 +120,7 @@ async fn prepare_request_head(desktop: &Desktop, head: &str) -> Result<String, S
         }
         DebuggerTarget::Browser(before, after) => {
             desktop.wait_for_running_browser().await.map_err(message)?;
-            let path = cdp::browser_ws_path(super::CDP_PORT).await;
+            let path = cdp::browser_ws_path(desktop.cdp_port()).await;
             let path = path.map_err(|error| error.to_string())?;
             Ok(format!("{before}{path}{after}"))
         }

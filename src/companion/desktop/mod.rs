@@ -27,6 +27,8 @@ mod screenshot;
 mod service_declarations;
 mod service_probe;
 mod settings;
+#[cfg(test)]
+mod tests;
 mod vnc_listener;
 
 pub(crate) use clipboard::ClipboardWatcher;
@@ -35,7 +37,7 @@ pub(crate) use refusal::DesktopRefusal;
 pub(crate) use settings::DesktopSettings;
 
 use super::display::{self, DisplayClient, ScreenPicture, ScreenRegion};
-use super::service::{ServiceNeed, Services};
+use super::service::{ServiceFunctions, ServiceNeed, Services};
 use crate::protocol::display::{Browser, InputAction, ScreenPoint as Point, ScreenSize, Window};
 use crate::protocol::service::ServiceStatus;
 use idle::DesktopMode;
@@ -45,13 +47,11 @@ use service_probe::probe_service;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::net::{TcpListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-
-/// The port inside on which the browser's debugger listens while the browser runs.
-const CDP_PORT: u16 = 9222;
+use tokio::time::Instant;
 
 /// The port inside on which the debugger is always reachable.
 pub(crate) const DEBUGGER_PORT: u16 = 9221;
@@ -125,9 +125,20 @@ impl Desktop {
         ports: Option<DesktopListeners>,
         stop: &watch::Receiver<bool>,
     ) -> (Self, Vec<JoinHandle<()>>) {
+        let functions = ServiceFunctions::with_probe(probe_service);
+        let partners = (functions, DisplayClient::default());
+        Self::start_with(partners, settings, ports, stop)
+    }
+
+    fn start_with(
+        (functions, display): (ServiceFunctions, DisplayClient),
+        settings: DesktopSettings,
+        ports: Option<DesktopListeners>,
+        stop: &watch::Receiver<bool>,
+    ) -> (Self, Vec<JoinHandle<()>>) {
         let mut tasks = Vec::new();
         let services = declare_services(&settings).map(|declarations| {
-            let (services, owners) = Services::start(&declarations, probe_service, stop);
+            let (services, owners) = Services::start(&declarations, functions, stop);
             tasks = owners;
             services
         });
@@ -136,7 +147,7 @@ impl Desktop {
         }
         let desktop = Self(Arc::new(DesktopInner {
             services,
-            display: DisplayClient::default(),
+            display,
             viewers: AtomicUsize::new(0),
             debugger_clients: AtomicUsize::new(0),
             resolution: Mutex::new(settings.resolution),
@@ -247,7 +258,7 @@ impl Desktop {
         let _waits = self.acquire_lease(DesktopUse::Screen);
         self.ensure_browser().await?;
         if !url.is_empty() {
-            let opened = cdp::open_tab(CDP_PORT, url).await;
+            let opened = cdp::open_tab(self.cdp_port(), url).await;
             opened.map_err(|why| DesktopRefusal::NotReady(format!("the browser failed: {why}")))?;
         }
         self.browser_status()
@@ -424,6 +435,11 @@ impl Desktop {
     /// Whether the screen, and the service that paints it, have not been restarted since `generation`.
     fn is_current_screen_generation(&self, generation: u64) -> Result<bool, DesktopRefusal> {
         Ok(self.services()?.start_count_if_ready(ServiceNeed::Display) == Some(generation))
+    }
+
+    /// The port on which the browser's debugger listens.
+    fn cdp_port(&self) -> u16 {
+        self.0.settings.cdp_port
     }
 
     fn services(&self) -> Result<&Services, DesktopRefusal> {

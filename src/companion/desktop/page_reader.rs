@@ -1,7 +1,7 @@
 //! The pool of tabs that read web pages: each read has its own tab, and one tab is kept for the next read.
 
 use super::page::{self, WebPage, WebPageError};
-use super::{CDP_PORT, Desktop, DesktopRefusal, cdp};
+use super::{Desktop, DesktopRefusal, cdp};
 use crate::companion::display;
 use parking_lot::Mutex;
 use std::time::Duration;
@@ -32,6 +32,7 @@ impl Default for PageReader {
 /// A tab during a read. When dropped, the tab is kept for the next read, or closed.
 struct TabLease<'a> {
     reader: &'a PageReader,
+    cdp_port: u16,
     id: Option<String>,
 }
 
@@ -40,11 +41,12 @@ impl Drop for TabLease<'_> {
         let Some(id) = self.id.take() else {
             return;
         };
+        let cdp_port = self.cdp_port;
         let mut idle_tab = self.reader.idle_tab.lock();
         match &*idle_tab {
             None => *idle_tab = Some(id),
             Some(_) => drop(tokio::spawn(
-                async move { cdp::close_tab(CDP_PORT, &id).await },
+                async move { cdp::close_tab(cdp_port, &id).await },
             )),
         }
     }
@@ -67,7 +69,7 @@ impl Desktop {
                 why,
             )));
         }
-        let reader = &self.0.page_reader;
+        let (reader, cdp_port) = (&self.0.page_reader, self.cdp_port());
         let Ok(Ok(_place)) = timeout(page_timeout, reader.read_permits.acquire()).await else {
             let why = format!("the limit of {MAX_PAGE_READS} concurrent page reads is reached");
             return Err(DesktopRefusal::NotReady(why));
@@ -80,16 +82,17 @@ impl Desktop {
         for _ in 0..MAX_TAB_ATTEMPTS {
             let mut tab = TabLease {
                 reader,
+                cdp_port,
                 id: reader.idle_tab.lock().take(),
             };
             let id = match &tab.id {
-                Some(id) if cdp::has_tab(CDP_PORT, id).await => id.clone(),
-                _ => cdp::open_tab(CDP_PORT, "about:blank")
+                Some(id) if cdp::has_tab(cdp_port, id).await => id.clone(),
+                _ => cdp::open_tab(cdp_port, "about:blank")
                     .await
                     .map_err(failed)?,
             };
             tab.id = Some(id.clone());
-            let read = page::read_page(CDP_PORT, &id, url, page_timeout).await;
+            let read = page::read_page(cdp_port, &id, url, page_timeout).await;
             self.record_use();
             last = match read {
                 Ok(page) => return Ok(page),
@@ -101,12 +104,12 @@ impl Desktop {
                 Err(WebPageError::NoReply(why)) => why,
                 Err(WebPageError::TabFailed(why)) => {
                     tab.id = None;
-                    cdp::close_tab(CDP_PORT, &id).await;
+                    cdp::close_tab(cdp_port, &id).await;
                     return Err(failed(why));
                 }
             };
             tab.id = None;
-            cdp::close_tab(CDP_PORT, &id).await;
+            cdp::close_tab(cdp_port, &id).await;
         }
         Err(failed(last))
     }

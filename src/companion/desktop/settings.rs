@@ -8,6 +8,9 @@ use crate::protocol::desktop::VNC_PASSWORD_FILE;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// The port in the declaration of the browser.
+const CDP_PORT: u16 = 9222;
+
 const DEFAULT_DESKTOP_IDLE_TIMEOUT: Duration = Duration::from_secs(600);
 const DEFAULT_DESKTOP_RESOLUTION: (u16, u16) = (1280, 800);
 
@@ -27,6 +30,8 @@ pub(crate) struct DesktopSettings {
     pub(super) profile_folder: PathBuf,
     /// The VNC client for browsers.
     pub(super) novnc_folder: PathBuf,
+    /// The port inside on which the browser's debugger listens while the browser runs.
+    pub(super) cdp_port: u16,
     /// Whether the companion is a plain process, without isolation.
     pub(super) is_embedded: bool,
 }
@@ -50,6 +55,7 @@ impl DesktopSettings {
             run_folder: settings.run_folder.join("desktop"),
             profile_folder: read_path("OSCTL_BROWSER_PROFILE", "/root/host/.browser"),
             novnc_folder: read_path("OSCTL_NOVNC", "/opt/osctl/novnc"),
+            cdp_port: CDP_PORT,
             is_embedded: settings.embedded,
         })
     }

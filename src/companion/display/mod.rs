@@ -11,6 +11,8 @@ mod capture;
 mod clipboard;
 mod connection;
 mod display_thread;
+#[cfg(test)]
+pub(crate) mod fake_display;
 mod input;
 mod input_duration;
 mod key_names;

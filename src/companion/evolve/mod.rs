@@ -25,6 +25,8 @@ mod readiness_gate;
 mod run_activity;
 mod selftest;
 mod selftest_scripts;
+#[cfg(test)]
+mod tests;
 mod verify;
 
 pub(crate) use keeper_client::{EvolveRefusal, KeeperReplyStream, unexpected_reply};

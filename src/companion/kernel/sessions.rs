@@ -48,10 +48,29 @@ impl KernelSessions {
     /// in a checkpoint when the last companion ended.
     pub(crate) fn start(
         settings: KernelSettings,
+        restoring: BTreeMap<String, SessionRestoring>,
+    ) -> (Self, JoinHandle<()>) {
+        let template = KernelTemplate::start(settings.clone());
+        Self::start_with(template, settings, restoring)
+    }
+
+    /// The default session, whose kernel has no process: each request for one stays without an answer.
+    #[cfg(test)]
+    pub(crate) fn without_kernels(settings: KernelSettings) -> Self {
+        let (template, requests) = KernelTemplate::without_process();
+        tokio::spawn(async move {
+            let _requests = requests;
+            std::future::pending::<()>().await;
+        });
+        Self::start_with(template, settings, BTreeMap::new()).0
+    }
+
+    fn start_with(
+        template: KernelTemplate,
+        settings: KernelSettings,
         mut restoring: BTreeMap<String, SessionRestoring>,
     ) -> (Self, JoinHandle<()>) {
         let store = settings.run_store.clone();
-        let template = KernelTemplate::start(settings.clone());
         let start = |session: &str, restoring| {
             KernelHandle::start(session, settings.clone(), template.clone(), restoring)
         };

@@ -15,6 +15,8 @@ mod ring;
 mod screen;
 mod shell;
 mod terminals;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use connection::{PtyClient, PtyClientView, PtyConnection, PtyUpdate};
 pub(crate) use device::TerminalSize;
@@ -25,6 +27,7 @@ pub(crate) use terminals::PtyTerminals;
 use super::settings;
 use crate::error::Result;
 use crate::protocol::pty::{TerminalEndReason, TerminalRole};
+use crate::supervise::Supervisor;
 use bytes::Bytes;
 use clients::PtyConnectionId;
 use device::PtyDevice;
@@ -177,6 +180,15 @@ impl PtyTerminal {
         let refuse = |error: io::Error| PtyRefusal::ShellNotStarted(error.to_string());
         let (device, theirs) = PtyDevice::open(start.size).map_err(refuse)?;
         let parts = (device, spawn_shell(theirs, start).map_err(refuse)?);
+        Ok(Self::start_owner(id, start, parts, idle))
+    }
+
+    fn start_owner(
+        id: String,
+        start: &PtyStart,
+        parts: (PtyDevice, Supervisor),
+        idle: Duration,
+    ) -> Self {
         let size = start.size;
         let (view, seen) = watch::channel(PtyView {
             client_count: 0,
@@ -189,13 +201,13 @@ impl PtyTerminal {
         let task = PtyOwner::new(parts, output.clone(), view, size, idle);
         let span = tracing::info_span!("terminal", terminal = %id, session = %start.session);
         tokio::spawn(task.run(mailbox).instrument(span));
-        Ok(Self {
+        Self {
             id,
             session: start.session.clone(),
             owner,
             output,
             view: seen,
-        })
+        }
     }
 
     pub(crate) fn id(&self) -> &str {

@@ -36,7 +36,7 @@ const PTY_DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Debug)]
 pub(super) struct PtyOwner {
-    /// `None` once the end of the terminal was requested: closing the device hangs up the shell.
+    /// `None` once the device was closed: at the request to end, which hangs up the shell, or at the end of all output.
     device: Option<PtyDevice>,
     shell: Supervisor,
     output: PtyOutput,
@@ -49,7 +49,8 @@ pub(super) struct PtyOwner {
     pending_input: VecDeque<Bytes>,
     /// The shell's exit code, once the shell and all its descendants are gone.
     exit_code: Option<u8>,
-    end_reason: TerminalEndReason,
+    /// Set by the request to end.
+    end_reason: Option<TerminalEndReason>,
     /// When a shell or device that did not end in time is ended by force.
     deadline: Option<Instant>,
     idle_timeout: Duration,
@@ -86,7 +87,7 @@ impl PtyOwner {
             screen: PtyScreen::new(size),
             pending_input: VecDeque::new(),
             exit_code: None,
-            end_reason: TerminalEndReason::Exited,
+            end_reason: None,
             deadline: None,
             idle_timeout,
         }
@@ -98,7 +99,7 @@ impl PtyOwner {
             if let (Some(code), None) = (self.exit_code, &self.device)
                 && self.output.exit_status().is_none()
             {
-                let reason = self.end_reason;
+                let reason = self.end_reason.unwrap_or(TerminalEndReason::Exited);
                 self.deadline = None;
                 self.output.finish(PtyExit { code, reason });
             }
@@ -130,7 +131,7 @@ impl PtyOwner {
         let now = Instant::now();
         let held_until = self.flow_control.hold_until(self.output.end_offset(), now);
         let may_idle =
-            self.clients.len() == 0 && self.exit_code.is_none() && self.deadline.is_none();
+            self.clients.len() == 0 && self.exit_code.is_none() && self.end_reason.is_none();
         let idle = may_idle.then(|| self.view.borrow().last_used + self.idle_timeout);
         let wakes = [held_until, idle, self.deadline]
             .into_iter()
@@ -356,10 +357,10 @@ impl PtyOwner {
     }
 
     fn begin_shutdown(&mut self, reason: TerminalEndReason) {
-        if self.exit_code.is_some() || self.device.is_none() {
+        if self.exit_code.is_some() || self.end_reason.is_some() {
             return;
         }
-        self.end_reason = reason;
+        self.end_reason = Some(reason);
         // Closing the device hangs up the shell and its processes, as closing a window does.
         self.device = None;
         self.pending_input.clear();

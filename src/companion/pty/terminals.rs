@@ -20,9 +20,13 @@ const MAX_ENDED_TERMINALS: usize = 16;
 /// Maximum characters of a client's name.
 const MAX_CLIENT_NAME_CHARS: usize = 64;
 
+/// Starts a terminal of this id; see [`PtyTerminal::start`].
+pub(super) type StartTerminal = fn(String, &PtyStart, Duration) -> Result<PtyTerminal, PtyRefusal>;
+
 #[derive(Debug, Clone)]
 pub(crate) struct PtyTerminals {
     limits: PtyLimits,
+    start_terminal: StartTerminal,
     state: Arc<Mutex<PtyTerminalsState>>,
 }
 
@@ -44,8 +48,13 @@ struct PtyTerminalEntry {
 
 impl PtyTerminals {
     pub(crate) fn new(limits: PtyLimits) -> Self {
+        Self::with_start(limits, PtyTerminal::start)
+    }
+
+    pub(super) fn with_start(limits: PtyLimits, start_terminal: StartTerminal) -> Self {
         Self {
             limits,
+            start_terminal,
             state: Arc::default(),
         }
     }
@@ -161,7 +170,7 @@ impl PtyTerminals {
             return Err(PtyRefusal::TooManyTerminals(max_terminals));
         }
         let id = new_terminal_id().map_err(PtyRefusal::ShellNotStarted)?;
-        let terminal = PtyTerminal::start(id, start, idle_timeout)?;
+        let terminal = (self.start_terminal)(id, start, idle_timeout)?;
         known.last_number += 1;
         let number = known.last_number;
         let client = client.map(str::to_owned);

@@ -9,24 +9,31 @@
 //! [`Services::wait_ready`]. The reason for a need is not part of this module.
 
 mod declaration;
+#[cfg(test)]
+pub(crate) mod fake_processes;
 mod log_lines;
 mod policy;
 mod process;
 mod service_task;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use declaration::{ServiceDeclarations, ServiceNeed, ServiceProbe};
 
 use crate::protocol::service::ServiceStatus;
-use crate::supervise::descendants;
+use crate::supervise::{Supervisor, descendants};
 use declaration::ServiceDeclaration;
 use futures_util::future::BoxFuture;
 use nix::unistd::Pid;
+use process::spawn_service;
 use service_task::{ServiceShutdownOrder, ServiceTask};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::net::unix::pipe::Receiver;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 
@@ -35,6 +42,24 @@ const SERVICE_WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Whether a service answers its probe.
 pub(crate) type RunServiceProbe = fn(&ServiceProbe) -> BoxFuture<'_, bool>;
+
+/// Starts a service; see [`spawn_service`].
+type SpawnService = fn(&ServiceDeclaration, u32) -> io::Result<(Supervisor, Receiver)>;
+
+/// How the tasks start a service and ask whether it is ready.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ServiceFunctions {
+    spawn: SpawnService,
+    probe: RunServiceProbe,
+}
+
+impl ServiceFunctions {
+    /// Starts real processes.
+    pub(crate) fn with_probe(probe: RunServiceProbe) -> Self {
+        let spawn = spawn_service;
+        Self { spawn, probe }
+    }
+}
 
 /// The state of a service, as its task publishes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,7 +97,7 @@ impl Services {
     /// Starts the tasks, but no process yet. The tasks end all processes on `stop`.
     pub(crate) fn start(
         declarations: &ServiceDeclarations,
-        run_probe: RunServiceProbe,
+        functions: ServiceFunctions,
         stop: &watch::Receiver<bool>,
     ) -> (Self, Vec<JoinHandle<()>>) {
         let needs = Arc::new(watch::Sender::new(BTreeSet::new()));
@@ -99,7 +124,7 @@ impl Services {
             let silence = Arc::new(Notify::new());
             let (owner, view) = ServiceTask::new(
                 declaration.clone(),
-                run_probe,
+                functions,
                 dependencies,
                 needs.clone(),
                 silence.clone(),

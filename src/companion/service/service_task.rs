@@ -3,8 +3,7 @@
 use super::declaration::{ServiceDeclaration, ServiceNeed, ServiceRestartPolicy};
 use super::log_lines::ServiceLog;
 use super::policy::{ServiceAction, ServiceEvent, ServiceState};
-use super::process::spawn_service;
-use super::{RunServiceProbe, ServiceView};
+use super::{RunServiceProbe, ServiceFunctions, ServiceView};
 use crate::supervise::{SupervisedExit, Supervisor};
 use std::collections::BTreeSet;
 use std::future::pending;
@@ -37,7 +36,7 @@ pub(super) struct ServiceShutdownOrder {
 #[derive(Debug)]
 pub(super) struct ServiceTask {
     declaration: Arc<ServiceDeclaration>,
-    run_probe: RunServiceProbe,
+    functions: ServiceFunctions,
     dependencies: Vec<watch::Receiver<ServiceView>>,
     needs: watch::Receiver<BTreeSet<ServiceNeed>>,
     silence: Arc<Notify>,
@@ -57,7 +56,7 @@ pub(super) struct ServiceTask {
 impl ServiceTask {
     pub(super) fn new(
         declaration: Arc<ServiceDeclaration>,
-        run_probe: RunServiceProbe,
+        functions: ServiceFunctions,
         dependencies: Vec<watch::Receiver<ServiceView>>,
         needs: Arc<watch::Sender<BTreeSet<ServiceNeed>>>,
         silence: Arc<Notify>,
@@ -73,7 +72,7 @@ impl ServiceTask {
         });
         let owner = Self {
             declaration,
-            run_probe,
+            functions,
             dependencies,
             needs: needs.subscribe(),
             silence,
@@ -107,8 +106,13 @@ impl ServiceTask {
         // The channel carries no messages; it closes when the last sender is dropped.
         while self.shutdown_order.dependents_ended.recv().await.is_some() {}
         if let Some(mut process) = self.process.take() {
-            process.shut_down(self.declaration.grace);
-            process.wait_exit().await;
+            let grace = self.declaration.grace;
+            process.shut_down(grace);
+            let end = timeout(grace + SERVICE_REAP_TIMEOUT, process.wait_exit());
+            if end.await.is_err() {
+                process.kill_supervisor();
+                process.wait_exit().await;
+            }
         }
     }
 
@@ -169,7 +173,7 @@ impl ServiceTask {
                     None => Some(ServiceEvent::BackOffElapsed),
                 }
             }
-            () = wait_probe_success(&self.declaration, self.run_probe), if is_starting => Some(ServiceEvent::ProbeSucceeded),
+            () = wait_probe_success(&self.declaration, self.functions.probe), if is_starting => Some(ServiceEvent::ProbeSucceeded),
             () = tokio::time::sleep_until(start_deadline), if is_starting => Some(ServiceEvent::StartTimedOut),
             () = self.silence.notified(), if is_ready => Some(ServiceEvent::StartTimedOut),
         }
@@ -216,6 +220,7 @@ impl ServiceTask {
                     // The reset keeps the timeout from firing again; the task waits for the end.
                     self.started = Instant::now();
                 }
+                self.deadline = Some(Instant::now() + SERVICE_REAP_TIMEOUT);
                 self.process.iter().for_each(Supervisor::kill_tree);
             }
             ServiceAction::BackOff(pause) => self.deadline = Some(Instant::now() + pause),
@@ -239,7 +244,7 @@ impl ServiceTask {
             ServiceState::Starting { failures } => failures,
             _ => 0,
         };
-        match spawn_service(&self.declaration, failures) {
+        match (self.functions.spawn)(&self.declaration, failures) {
             Ok((process, output)) => {
                 tracing::info!("the service started");
                 tokio::spawn(ServiceLog::new(&self.declaration.name).follow_output(output));

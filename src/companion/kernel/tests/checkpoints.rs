@@ -1,14 +1,12 @@
 //! Kernels that leave their owner for a checkpoint, and kernels that were restored from one.
 
 use super::fake_kernel::FakeKernel;
-use super::harness::{
-    FakeGenerations, OwnerHarness, PendingAnswer, advance_seconds, describe_answer, describe_run,
-    settle,
-};
+use super::harness::{FakeGenerations, OwnerHarness, PendingAnswer, describe_answer, describe_run};
 use crate::companion::kernel::connection::KernelQuery;
 use crate::companion::kernel::{
     DetachedKernel, KernelCheckpoint, KernelRefusal, RestoredKernel, SessionRestoring, StopReason,
 };
+use crate::companion::tests::clock::{advance_seconds, settle};
 use crate::protocol::kernel::Execute;
 use serde_json::Value;
 use std::fs;

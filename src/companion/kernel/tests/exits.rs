@@ -1,9 +1,10 @@
 //! Kernels that end or do not start: each cause, and what runs in each state read.
 
 use super::fake_kernel::FakeKernel;
-use super::harness::{OwnerHarness, advance, advance_seconds, describe_run, settle};
+use super::harness::{OwnerHarness, describe_run};
 use crate::companion::kernel::KernelRefusal;
 use crate::companion::kernel::connection::{KernelQuery, encode_frame};
+use crate::companion::tests::clock::{advance, advance_seconds, settle};
 use crate::protocol::kernel::Execute;
 use crate::supervise::SupervisorRequest;
 use serde_json::{Value, json};

@@ -1,27 +1,23 @@
-//! A kernel in memory that speaks the frames of a real one, and the supervisor that reports its end. A test scripts
-//! every answer.
+//! A kernel in memory that speaks the frames of a real one, beneath a fake supervisor. A test scripts every answer.
 
-use super::harness::settle;
 use crate::companion::kernel::connection::{encode_frame, frame_codec};
 use crate::companion::kernel::detached::RestoredKernel;
 use crate::companion::kernel::template::{
     ForkPoolRequest, KernelSocket, SpawnedKernel, StderrTail,
 };
+use crate::companion::tests::clock::settle;
+use crate::companion::tests::fake_supervisor::FakeSupervisor;
 use crate::protocol::BODY_PROTOCOL_VERSION;
-use crate::supervise::{Supervisor, SupervisorEvent, SupervisorFrame, SupervisorRequest};
+use crate::supervise::SupervisorRequest;
 use futures_util::{FutureExt, StreamExt};
 use nix::fcntl::OFlag;
-use nix::sys::signal::{SigHandler, Signal, signal};
+use nix::sys::signal::Signal;
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
-use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
-use nix::unistd::Pid;
 use serde_json::{Value, json};
 use std::io::IoSlice;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixListener as StdListener;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
@@ -29,10 +25,7 @@ use tokio_util::codec::{FramedRead, LengthDelimitedCodec};
 
 #[must_use = "a kernel that is dropped ends"]
 pub(super) struct FakeKernel {
-    /// The process that gets the signals of kernel and supervisor.
-    process: Child,
-    /// `None` after the supervisor has ended.
-    supervisor: Option<UnixStream>,
+    supervisor: FakeSupervisor,
     stderr_tail: StderrTail,
     connection: Option<FakeConnection>,
     listener: UnixListener,
@@ -63,14 +56,11 @@ impl FakeKernel {
     }
 
     fn create(socket: PathBuf) -> (Self, SpawnedKernel) {
-        let process = start_signal_target();
-        let (supervisor, theirs) = UnixStream::pair().unwrap();
+        let (supervisor, theirs) = FakeSupervisor::start();
         let (stream, connection) = UnixStream::pair().unwrap();
         let stderr_tail = StderrTail::default();
-        let pid = i32::try_from(process.id()).unwrap();
         let kernel = Self {
-            process,
-            supervisor: Some(supervisor),
+            supervisor,
             stderr_tail: stderr_tail.clone(),
             connection: Some(FakeConnection::new(connection)),
             listener: listen(&socket),
@@ -78,7 +68,7 @@ impl FakeKernel {
             execution_count: 0,
         };
         let spawned = SpawnedKernel {
-            supervisor: Supervisor::adopt_supervisor(theirs, pid, None),
+            supervisor: theirs,
             stream,
             socket: KernelSocket::from_path(socket),
             stderr_tail,
@@ -96,7 +86,7 @@ impl FakeKernel {
 
     pub(super) async fn send_hello_of_protocol(&mut self, protocol: u32) {
         let hello = json!({
-            "type": "hello", "protocol": protocol, "pid": self.process.id(), "body_version": "1", "python": "3.13",
+            "type": "hello", "protocol": protocol, "pid": self.supervisor.pid(), "body_version": "1", "python": "3.13",
             "execution_count": self.execution_count, "globals_count": 0,
         });
         self.connection.as_mut().unwrap().send_first(&hello).await;
@@ -170,58 +160,34 @@ impl FakeKernel {
 
     /// Waits until the kernel has been interrupted for the first time.
     pub(super) async fn wait_interrupted(&self) {
-        self.wait_signal(Signal::SIGINT).await;
+        self.supervisor.wait_signal(Signal::SIGINT).await;
     }
 
     /// Waits until the supervisor has been killed.
     pub(super) async fn wait_killed(&self) {
-        self.wait_signal(Signal::SIGKILL).await;
-    }
-
-    async fn wait_signal(&self, expected: Signal) {
-        settle().await;
-        let pid = Pid::from_raw(i32::try_from(self.process.id()).unwrap());
-        // The process stays a zombie: the owner may send further signals.
-        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
-        let ended = waitid(Id::Pid(pid), flags).unwrap();
-        assert_eq!(ended, WaitStatus::Signaled(pid, expected, false));
+        self.supervisor.wait_killed().await;
     }
 
     /// The next request of the owner to the supervisor.
     pub(super) async fn next_command(&mut self) -> Option<SupervisorRequest> {
-        settle().await;
-        let mut frame = SupervisorFrame::default();
-        let supervisor = self.supervisor.as_ref().unwrap();
-        supervisor.try_read(&mut frame).ok()?;
-        SupervisorRequest::from_frame(frame)
+        self.supervisor.next_request().await
     }
 
     /// Ends kernel and supervisor with an exit code, or 128+n for signal n.
     pub(super) async fn exit(&mut self, code: u8) {
-        let supervisor = self.supervisor.as_mut().unwrap();
-        let has_background = false;
-        let ended = SupervisorEvent::Ended {
-            code,
-            has_background,
-        };
-        supervisor
-            .write_all(&ended.to_frame().unwrap())
-            .await
-            .unwrap();
+        self.supervisor.exit(code).await;
         self.end().await;
     }
 
     /// Ends as the owner has requested.
     pub(super) async fn exit_when_ended(&mut self) {
-        assert_eq!(self.next_command().await, Some(SupervisorRequest::Kill));
+        self.supervisor.expect_kill().await;
         self.exit(137).await;
     }
 
     /// Checks that the owner asks the kernel to end.
     pub(super) async fn expect_shut_down(&mut self) {
-        let command = self.next_command().await;
-        let is_shut_down = matches!(command, Some(SupervisorRequest::ShutDown(_)));
-        assert!(is_shut_down, "{command:?}");
+        self.supervisor.expect_shut_down().await;
     }
 
     /// Ends an idle kernel as the owner has requested.
@@ -232,13 +198,11 @@ impl FakeKernel {
 
     /// Ends the supervisor without a report, and the kernel with it.
     pub(super) async fn kill_supervisor(&mut self) {
+        self.supervisor.end().await;
         self.end().await;
     }
 
     async fn end(&mut self) {
-        let mut supervisor = self.supervisor.take().unwrap();
-        supervisor.shutdown().await.unwrap();
-        settle().await;
         // A connection that the kernel has not accepted ends with its listener.
         if let Some(Ok((mut pending, _))) = self.listener.accept().now_or_never() {
             pending.shutdown().await.unwrap();
@@ -267,14 +231,6 @@ impl FakeKernel {
     /// The socket of a kernel in a checkpoint does not exist.
     pub(super) fn remove_socket(&self) {
         std::fs::remove_file(&self.socket).unwrap();
-    }
-}
-
-impl Drop for FakeKernel {
-    fn drop(&mut self) {
-        // The process may have ended.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 
@@ -309,19 +265,4 @@ fn listen(socket: &Path) -> UnixListener {
     let listener = StdListener::bind(socket).unwrap();
     listener.set_nonblocking(true).unwrap();
     UnixListener::from_std(listener).unwrap()
-}
-
-/// Starts a process that ends with the first signal.
-fn start_signal_target() -> Child {
-    let mut command = Command::new("sleep");
-    command.arg("600");
-    // A shell that starts the tests in the background ignores the signal, and so would the process.
-    let restore_default = || {
-        // SAFETY: no handler is set; the default action is restored.
-        unsafe { signal(Signal::SIGINT, SigHandler::SigDfl) }?;
-        Ok(())
-    };
-    // SAFETY: the function only calls `sigaction`, which is safe between fork and exec.
-    unsafe { command.pre_exec(restore_default) };
-    command.spawn().unwrap()
 }

@@ -9,6 +9,7 @@ use crate::companion::kernel::{
     KernelView, RestoreSource, SessionLimits, SessionRestoring, StopReason,
 };
 use crate::companion::runs::{RunRegistry, RunStore};
+use crate::companion::tests::clock::{StoppedClock, settle};
 use crate::protocol::kernel::{Execute, KernelReport, RunError};
 use crate::protocol::restored::{LostVariable, RestoredFrom, SkippedGeneration};
 use futures_util::FutureExt;
@@ -18,34 +19,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc as thread_channel;
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::{JoinHandle, spawn_blocking, yield_now};
+use tokio::task::JoinHandle;
 
 pub(super) const SESSION: &str = "default";
-
-/// Rounds of the runtime that settle what one action of a test causes; each round also asks the system for events.
-const SETTLE_ROUNDS: usize = 64;
-
-/// Lets the owner handle everything that has happened. All its partners are in this thread, so no time passes.
-pub(super) async fn settle() {
-    for _ in 0..SETTLE_ROUNDS {
-        yield_now().await;
-    }
-}
-
-/// Moves the clock. Timers that this move starts are not due.
-pub(super) async fn advance(time: Duration) {
-    settle().await;
-    tokio::time::advance(time).await;
-    settle().await;
-}
-
-pub(super) async fn advance_seconds(seconds: u64) {
-    advance(Duration::from_secs(seconds)).await;
-}
 
 pub(super) struct OwnerHarness {
     folder: TempDir,
@@ -55,8 +34,7 @@ pub(super) struct OwnerHarness {
     runs: RunRegistry<Execute>,
     pub(super) generations: Arc<FakeGenerations>,
     kernel_count: usize,
-    /// While a blocking task runs, the clock of the runtime is stopped. The task ends with this value.
-    _clock_stop: thread_channel::Sender<()>,
+    _clock: StoppedClock,
 }
 
 impl OwnerHarness {
@@ -69,9 +47,7 @@ impl OwnerHarness {
         generations: FakeGenerations,
         restoring: Option<SessionRestoring>,
     ) -> Self {
-        let (clock_stop, stopped) = thread_channel::channel::<()>();
-        // The error is the end of the sender.
-        spawn_blocking(move || stopped.recv().is_err());
+        let clock = StoppedClock::start();
         let folder = tempfile::tempdir().unwrap();
         let generations = Arc::new(generations);
         let (handle, owner, fork_requests) = start_owner(&folder, &generations, restoring);
@@ -83,7 +59,7 @@ impl OwnerHarness {
             fork_requests,
             generations,
             kernel_count: 0,
-            _clock_stop: clock_stop,
+            _clock: clock,
         }
     }
 

@@ -1,9 +1,10 @@
 //! Restarts and resets in each state of the kernel.
 
 use super::fake_kernel::FakeKernel;
-use super::harness::{OwnerHarness, advance_seconds, describe_run};
+use super::harness::{OwnerHarness, describe_run};
 use crate::companion::kernel::StopReason;
 use crate::companion::kernel::connection::KernelQuery;
+use crate::companion::tests::clock::advance_seconds;
 use serde_json::Value;
 use std::time::Duration;
 

@@ -1,11 +1,10 @@
 //! Stores, requested reloads, and the reload of stored variables at the start.
 
 use super::fake_kernel::FakeKernel;
-use super::harness::{
-    FakeGenerations, OwnerHarness, PendingAnswer, SESSION, advance_seconds, describe_run,
-};
+use super::harness::{FakeGenerations, OwnerHarness, PendingAnswer, SESSION, describe_run};
 use crate::companion::kernel::connection::KernelQuery;
 use crate::companion::kernel::{KernelRun, StopReason};
+use crate::companion::tests::clock::advance_seconds;
 use crate::protocol::restored::SkippedGeneration;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

@@ -1,9 +1,10 @@
 //! Runs and queries that end in the kernel: their output, interrupts and time limits.
 
 use super::fake_kernel::FakeKernel;
-use super::harness::{OwnerHarness, PendingAnswer, advance_seconds, describe_run};
+use super::harness::{OwnerHarness, PendingAnswer, describe_run};
 use crate::companion::kernel::connection::KernelQuery;
 use crate::companion::kernel::{KernelRefusal, KernelRun};
+use crate::companion::tests::clock::advance_seconds;
 use crate::protocol::kernel::{Execute, KernelReport};
 use serde_json::{Value, json};
 use std::sync::Arc;

@@ -1,10 +1,11 @@
 //! The end of a session: a stop of the companion, a deletion, and the store before a stop.
 
 use super::fake_kernel::FakeKernel;
-use super::harness::{OwnerHarness, PendingAnswer, advance_seconds, describe_run, settle};
+use super::harness::{OwnerHarness, PendingAnswer, describe_run};
 use super::restores::store_query;
 use crate::companion::kernel::connection::KernelQuery;
 use crate::companion::kernel::{KernelRefusal, KernelRun, StopReason};
+use crate::companion::tests::clock::{advance_seconds, settle};
 use crate::protocol::kernel::Execute;
 use serde_json::Value;
 use std::sync::Arc;

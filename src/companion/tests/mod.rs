@@ -1,0 +1,7 @@
+//! What the tests of the owners share: a clock that a test moves, and a supervisor that a test scripts.
+//!
+//! An owner runs whole and in process. The tests in real containers prove that its partners behave as the scripted
+//! ones; these tests prove what the owner makes of each answer.
+
+pub(crate) mod clock;
+pub(crate) mod fake_supervisor;
