@@ -205,7 +205,7 @@ def _run_copy(check: _Check, budget: Budget, write_fd: int) -> NoReturn:
     kernel."""
     code = 1
     try:
-        _leave_kernel(budget.memory)
+        _leave_kernel(budget.memory + check.mapped_bytes)
         for batch in _batch_verdicts(check.check_rows()):
             _send_verdicts(write_fd, batch)
         code = 0
@@ -258,6 +258,12 @@ class _Check:
         self._hidden = fresh_process.users_modules()
         self._rows = written.manifest["variables"]
         self._held: list[Any] = []
+
+    @property
+    def mapped_bytes(self) -> int:
+        """The bytes of the file that arrays use in place: they take no memory of their own."""
+        manifest = self._written.manifest
+        return 0 if manifest.get("compress") else manifest["files"]["buffers"]
 
     def check_rows(self) -> Iterator[Verdict]:
         written = self._written
