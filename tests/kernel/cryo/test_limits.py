@@ -35,3 +35,59 @@ def test_large_arrays_are_checked_within_the_limits(
     kernel = fork("import numpy as np")
     reload(kernel, tmp_path / "s" / "1")
     assert ask(kernel, probe) == expected
+
+
+UNMADE = """
+import os
+PARENT = os.getpid()
+class Device:
+    def __init__(self): self.v = [1, 2]
+    def __setstate__(self, state):
+        if os.getppid() == PARENT: raise RuntimeError('can not re-initialize in a forked process')
+        self.__dict__.update(state)
+class Shy(Device):
+    def __setstate__(self, state):
+        if os.getppid() == PARENT: raise RuntimeError('refused')
+        self.__dict__.update(state)
+class Greedy(Device):
+    def __setstate__(self, state):
+        if os.getppid() == PARENT: bytearray(1 << 50)
+        self.__dict__.update(state)
+class Full(Device):
+    def __setstate__(self, state):
+        if os.getppid() == PARENT: raise MemoryError('of its own')
+        self.__dict__.update(state)
+class Hungry:
+    def __init__(self): self.v = [1, 2]
+    def __getstate__(self):
+        if os.getppid() == PARENT: raise MemoryError('to compare')
+        return self.__dict__
+device = Device(); holder = {'d': device, 'rest': [3]}; shy = Shy(); greedy = Greedy(); full = Full(); hungry = Hungry(); n = 1
+never = []
+"""
+
+
+def test_an_object_that_only_the_check_could_not_make_is_restored(fork, tmp_path: Path) -> None:
+    rows = {row["name"]: row for row in store(fork(UNMADE), tmp_path / "s" / "1")}
+    refused = "RuntimeError: can not re-initialize in a forked process"
+    told = {
+        "device": ("unverified", f"the check could not make it: {refused}"),
+        "holder": (
+            "unverified",
+            "the check could not make it: it needs `__main__.Device` of `device`, which can't be made: "
+            + refused,
+        ),
+        "shy": ("lost", "RuntimeError: refused"),
+        "greedy": ("unverified", "the check could not make it: MemoryError"),
+        "full": ("unverified", "the check could not make it: MemoryError: of its own"),
+        "hungry": ("unverified", "it could not be compared: MemoryError: to compare"),
+        "n": ("saved", None),
+        "never": ("saved", None),
+    }
+    assert {name: (rows[name]["verdict"], rows[name]["why"]) for name in told} == told
+    kernel = fork()
+    back = {row["name"]: row for row in reload(kernel, tmp_path / "s" / "1")}
+    told["shy"] = ("unverified", "the check could not make it: RuntimeError: refused")
+    assert {name: (back[name]["verdict"], back[name]["why"]) for name in told} == told
+    probe = "device.v, holder['d'] is device, shy.v, greedy.v, full.v, hungry.v, n"
+    assert ask(kernel, probe) == "([1, 2], True, [1, 2], [1, 2], [1, 2], [1, 2], 1)"
