@@ -319,6 +319,8 @@ class Comparison:
             if there is None or view[1:] != there[1:]:
                 raise Different(x, "is no longer a view of the same memory")
             return [([view[0]], [there[0]])]
+        if self._before.arrays.loses_sharing(x):
+            raise Different(x, "is no longer a view of the same memory")
         if (
             x.flags.c_contiguous > y.flags.c_contiguous
             or x.flags.f_contiguous > y.flags.f_contiguous
