@@ -1,12 +1,14 @@
 """Arrays: their memory is written to the disk unchanged, and read back into new memory.
 
 An array over the memory of another array or a `bytearray` is stored as a view, so that a write to
-one still shows in the others. This holds when two of them, or the owner, are variables, and when
-the owner is not much larger; a small part of a large array that nothing else uses is stored alone.
+one still shows in the others. A small part of a large array that nothing else uses is stored alone;
+the reference counts of the arrays in between show other uses. Columns of pandas are stored alone
+where pandas copies on a write: a restored column does not know which others use its memory.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import pickle
@@ -14,6 +16,7 @@ import sys
 from array import array as typed_array
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
+from sys import getrefcount
 from typing import Any
 
 from . import make_arrays
@@ -83,11 +86,15 @@ def is_mapped(kind: type) -> bool:
 class Arrays:
     """The rules of arrays; knows which memory is shared."""
 
-    def __init__(self, values: Iterable[Any], notes: list[str], *, files: bool) -> None:
-        self._notes = notes
+    def __init__(self, values: Iterable[Any], *, files: bool) -> None:
         self._files = files
         self._direct: deque[Any] = deque(maxlen=2)
         self._plain: dict[int, tuple[Any, Any]] = {}
+        self._used_elsewhere: dict[int, tuple[bool, Any]] = {}
+        """Whether other objects use the memory, by the id of its owner; decided once, because the
+        stream and the comparison hold references of their own."""
+        self._separate: dict[int, Any] = {}
+        """Arrays that are stored alone although others use their memory."""
         values = list(values)
         arrays = [each for each in values if _is_any_array(each)]
         roots = Counter(id(self._root_of(each)) for each in arrays)
@@ -99,6 +106,8 @@ class Arrays:
         if kind.__module__ == "array" and kind.__name__ == "array":
             return self.reduce_typed
         base = _array_base()
+        if str(kind.__module__).partition(".")[0] == "pandas":
+            return self._find_pandas_rule(kind)
         if base is None or not issubclass(kind, base):
             return None
         if kind is base:
@@ -117,9 +126,11 @@ class Arrays:
     def find_view(self, array: Any, *, is_any: bool = False) -> tuple[Any, ...] | None:
         """Returns the object whose memory a view uses, and the position of the view in it."""
         root = self._root_of(array)
-        if root is array:
+        if root is array or id(array) in self._separate:
             return None
-        is_near = id(root) in self._shared or _bytes_of(root) <= _MAX_OWNER_RATIO * array.nbytes
+        is_near = self._is_shared(array, root) or (
+            _bytes_of(root) <= _MAX_OWNER_RATIO * array.nbytes
+        )
         if is_any or is_mapped(type(root)) or (is_near and _can_overlay(root, array)):
             return (
                 root,
@@ -130,16 +141,22 @@ class Arrays:
             )
         return None
 
+    def loses_sharing(self, array: Any) -> bool:
+        """Whether an array is stored alone, without the views of its memory that others have."""
+        root = self._root_of(array)
+        is_view = root is not array and id(array) not in self._separate
+        return is_view and self.find_view(array) is None and self._is_shared(array, root)
+
+    def _is_shared(self, array: Any, root: Any) -> bool:
+        used, _ = self._used_elsewhere.get(id(_owner_of(array)), (False, None))
+        return array.nbytes > 0 and (used or id(root) in self._shared)
+
     def reduce_array(self, array: Any) -> Any:
         view = self.find_view(array)
         if view is not None:
             return self._reduce_view(array, view)
-        root = self._root_of(array)
-        is_shared = id(root) in self._shared
         kind, flags = array.dtype, array.flags
         if kind.hasobject or kind.kind == "T" or kind.itemsize == 0 or array.size == 0:
-            if root is not array and is_shared and array.size:
-                self._notes.append("with a copy of memory that was shared")
             return _reduce_own(array)
         if flags.c_contiguous or flags.f_contiguous:
             order = "C" if flags.c_contiguous else "F"
@@ -152,6 +169,7 @@ class Arrays:
 
     def reduce_derived(self, array: Any) -> Any:
         """Reduces an array of a derived class without its own pickling."""
+        self._root_of(array)  # before the plain array and a name here refer to the owner
         owner = _owner_of(array)
         plain = (
             self._plain_of(array) if owner is array else _array_base().view(array, _array_base())
@@ -184,6 +202,46 @@ class Arrays:
         data = self._make_buffer(array)
         return make_arrays.typed, (array.typecode, array.itemsize, len(array), data)
 
+    def _find_pandas_rule(self, kind: type) -> Callable[[Any], Any] | None:
+        if kind.__module__ == "pandas.core.internals.blocks":
+            return self._reduce_block
+        if kind.__name__ == "SingleBlockManager":
+            return self._reduce_manager
+        index = getattr(sys.modules.get("pandas"), "Index", ())
+        return self._reduce_index if issubclass(kind, index) else None
+
+    def _reduce_block(self, block: Any) -> Any:
+        """Reduces columns with arrays of their own, if pandas would copy them before a write."""
+        reduced = block.__reduce__()
+        if not block.refs.has_reference():
+            return reduced
+        make, (values, *more) = reduced
+        return make, (self._separate_values(values), *more)
+
+    def _reduce_manager(self, manager: Any) -> Any:
+        """Reduces the content of a series, in the same way."""
+        make, args, state, *more = manager.__reduce_ex__(5)
+        block = manager.blocks[0]
+        if block.refs.has_reference() and len(state) == 4 and "0.14.1" in state[3]:
+            values, known = self._separate_values(block.values), state[3]["0.14.1"]
+            blocks = [known["blocks"][0] | {"values": values}]
+            state = (state[0], [values], state[2], {"0.14.1": known | {"blocks": blocks}})
+        return make, args, state, *more
+
+    def _reduce_index(self, index: Any) -> Any:
+        """Reduces an index, which does not change, without the rest of the memory it may use."""
+        self._note_separate(getattr(index, "_data", None))
+        return index.__reduce_ex__(5)
+
+    def _separate_values(self, values: Any) -> Any:
+        values = values.view()  # other objects may hold the array itself
+        self._note_separate(values)
+        return values
+
+    def _note_separate(self, values: Any) -> None:
+        held = [values, *(getattr(values, name, None) for name in ("_ndarray", "_data", "_mask"))]
+        self._separate |= {id(each): each for each in held if is_array(type(each))}
+
     def _make_buffer(self, memory: Any) -> pickle.PickleBuffer:
         made = pickle.PickleBuffer(memory)
         self._direct.append(made)
@@ -201,7 +259,10 @@ class Arrays:
 
     def _root_of(self, array: Any) -> Any:
         """Returns the object that owns the memory: a plain array, mapped memory, or a bytearray."""
+        used = _is_used_elsewhere(array)  # before a name here refers to the owner
         owner = _owner_of(array)
+        if owner is not array:
+            self._used_elsewhere.setdefault(id(owner), (used, owner))
         lender = owner.base
         lender = lender.obj if type(lender) is memoryview else lender
         if type(lender) in _LENDERS:
@@ -301,3 +362,31 @@ def _address_of(root: Any) -> int:
     if type(root) in _LENDERS:
         root = sys.modules["numpy"].frombuffer(root, "u1")
     return int(root.__array_interface__["data"][0])
+
+
+def _holder_counts(array: Any) -> Iterator[int]:
+    """Yields the reference counts of the objects from an array to the owner of its memory."""
+    link = _next_link(array)
+    while link is not None:
+        yield getrefcount(link)
+        link = _next_link(link)
+
+
+def _next_link(link: Any) -> Any:
+    if type(link) is memoryview:
+        link = link.obj
+        return link if type(link) in _LENDERS else None
+    lender = getattr(link, "base", None) if type(link) not in _LENDERS else None
+    is_link = _is_any_array(lender) or type(lender) in (memoryview, *_LENDERS)
+    return lender if is_link or type(lender).__name__ == "DummyArray" else None
+
+
+@functools.cache
+def _single_holder_count() -> int:
+    """Returns the count of an owner that only one array refers to."""
+    array = sys.modules["numpy"].empty(2)[:1]
+    return next(_holder_counts(array))
+
+
+def _is_used_elsewhere(array: Any) -> bool:
+    return any(count > _single_holder_count() for count in _holder_counts(array))

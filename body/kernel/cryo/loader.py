@@ -23,7 +23,7 @@ from typing import Any
 
 from .disk import Damaged, Moved, Piece
 from .reader import Reader
-from .tolerant_reader import Lost, TolerantReader
+from .tolerant_reader import FATAL, Lost, TolerantReader
 
 Manifest = dict[str, Any]
 
@@ -117,16 +117,10 @@ class _Source:
 
 
 class Loader:
-    """The variables of a generation; the exceptions in `fatal` end the loading instead of one
-    variable."""
+    """The variables of a generation."""
 
-    def __init__(
-        self,
-        manifest: Manifest,
-        content: Content,
-        fatal: tuple[type[BaseException], ...] = (KeyboardInterrupt, Damaged),
-    ) -> None:
-        self._manifest, self._content, self._fatal = manifest, content, fatal
+    def __init__(self, manifest: Manifest, content: Content) -> None:
+        self._manifest, self._content = manifest, content
         self._source = _Source()
         self._fast: Any = None
         self._memo: list[Any] = []
@@ -168,7 +162,7 @@ class Loader:
             value = self._fast.load()
             if getrefcount(GONE) == uses:
                 return value
-        except self._fatal:
+        except FATAL:
             raise
         except BaseException:
             pass
@@ -180,9 +174,7 @@ class Loader:
         self.discarded.append([memo[number] for number in range(row["place"], len(memo))])
         self._fast = None
         self._source.now = self._content.objects.open_piece(Piece(*row["piece"]))
-        tolerant = TolerantReader(
-            self._source, self._content.buffers, memo | self._lost, self._fatal
-        )
+        tolerant = TolerantReader(self._source, self._content.buffers, memo | self._lost)
         value = tolerant.read_variable(row["name"], row["place"], row["buffer"])
         for number in range(row["place"], len(tolerant.memo)):
             if type(tolerant.memo[number]) is Lost:

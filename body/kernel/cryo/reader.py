@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import mmap
 import os
@@ -14,6 +15,8 @@ import xxhash
 from .disk import CHUNK_BYTES, Damaged, Moved, Piece, import_zstd
 
 _GATHER = 1 << 20
+_LIMITS = (errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+"""The limits of a process that a mapping may reach."""
 
 
 class Reader:
@@ -26,6 +29,7 @@ class Reader:
             raise Damaged(f"`{path.name}` is missing") from None
         self._name = path.name
         self._moved = moved
+        self._mapped: memoryview | None = None
         self._zstd = import_zstd() if compressed else None
         with suppress(OSError, AttributeError):
             os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
@@ -58,13 +62,21 @@ class Reader:
 
     def map_piece(self, piece: Piece) -> memoryview:
         """Maps a piece into memory; writes to the mapping do not reach the file."""
-        page = piece.offset % mmap.ALLOCATIONGRANULARITY
-        begin = piece.offset - page
-        whole = mmap.mmap(self._fd, page + piece.size, access=mmap.ACCESS_COPY, offset=begin)
-        memory = memoryview(whole)[page:]
+        if self._mapped is None:
+            self._mapped = self._map_file()
+        memory = self._mapped[piece.offset : piece.offset + piece.size]
         self._check_digest(piece, xxhash.xxh3_128(memory))
         self._moved(piece.size)
         return memory
+
+    def _map_file(self) -> memoryview:
+        """Maps the whole file: each mapping needs a descriptor."""
+        try:
+            return memoryview(mmap.mmap(self._fd, 0, access=mmap.ACCESS_COPY))
+        except OSError as error:
+            if error.errno in _LIMITS:  # the bytes are whole
+                raise MemoryError(f"`{self._name}` can't be mapped: {error.strerror}") from None
+            raise
 
     def open_piece(self, piece: Piece) -> io.BufferedIOBase:
         """Opens a piece as a file after a check of its checksum; the piece is not held in

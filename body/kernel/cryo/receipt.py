@@ -18,6 +18,7 @@ ALTERED = "altered"
 """The variable comes back, but differs from the stored one."""
 UNVERIFIED = "unverified"
 """The variable is stored, but was not loaded back."""
+UNMADE = "the check could not make it"
 
 BECOMES = dict.fromkeys(
     (

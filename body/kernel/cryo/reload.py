@@ -17,9 +17,19 @@ from . import environment, make, manifest, submodules
 from .anchors import MAGIC, find_anchors, find_magics, register_magic
 from .disk import Moved
 from .loader import Content, Loader
-from .receipt import BECOMES, LOST, SAVED, Row, describe_change, read_facts
+from .receipt import (
+    BECOMES,
+    LOST,
+    SAVED,
+    UNMADE,
+    UNVERIFIED,
+    Row,
+    describe_change,
+    read_facts,
+)
 from .stream import paused_collection
 from .tolerant_reader import Lost
+from .weakrefs import is_reference
 
 _MISSING = object()
 
@@ -54,14 +64,14 @@ def reload_generation(shell: Shell, folder: str, moved: Moved) -> dict[str, Any]
 
 
 def _fill_namespace(shell: Shell, loader: Loader, origin: str) -> dict[str, str]:
-    """Returns, by name, why variables could not be made. Variables stored as lost are read too:
-    others may share their parts."""
+    """Returns, by name, why variables were not assigned. Variables stored as lost are read too:
+    others may share their parts, and this process may make what the check could not make."""
     lost: dict[str, str] = {}
     for row, value in loader:
         if type(value) is Lost:
             lost[row["name"]] = value.explain_loss(row["name"])
-        elif row["verdict"] == LOST:
-            continue
+        elif row["verdict"] == LOST and is_reference(value):  # nothing holds its target
+            lost[row["name"]] = row["why"]
         elif row["name"].startswith(MAGIC):
             register_magic(shell, row["name"], value)
         else:
@@ -98,7 +108,7 @@ def _check_variable(
     changed: dict[str, str],
 ) -> Row:
     row = Row(stored["name"], stored["verdict"], stored["type"], stored["bytes"], stored["why"])
-    if "piece" not in stored or row.verdict == LOST:
+    if "piece" not in stored:
         row.verdict = LOST
         return row
     value = namespace.get(row.name, _MISSING)
@@ -106,6 +116,8 @@ def _check_variable(
         row.verdict, row.why = LOST, lost[row.name]
     elif value is _MISSING:
         row.verdict, row.why = LOST, "it is missing"
+    elif row.verdict == LOST:
+        row.verdict, row.why = UNVERIFIED, f"{UNMADE}: {row.why}"
     elif type_name(type(value)) not in (row.type, BECOMES.get(row.type)):
         row.verdict, row.why = LOST, f"it came back as `{type_name(type(value))}`"
     elif (difference := describe_change(stored["look"], read_facts(value))) is not None:

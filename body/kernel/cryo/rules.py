@@ -32,7 +32,7 @@ class Rules:
         self.values = Values(namespace, self.notes)
         self.weak = WeakReferences(self.values.is_named)
         self.recipes = Recipes(self.values, self.notes, self.weak, files=files)
-        self.arrays = Arrays(values, self.notes, files=files)
+        self.arrays = Arrays(values, files=files)
         self._rules: dict[type, Rule | None] = self.values.by_kind() | self.recipes.by_kind()
         for each in resources._live:
             kind = type(each._object)

@@ -6,32 +6,42 @@ during the read: in a cycle, an object may be used before one of its parts is lo
 
 from __future__ import annotations
 
+import errno
 import pickle
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from ..encode import text_of
 from ..variables import type_name
 from . import make
+from .disk import Damaged
 from .receipt import summarize_error
 
 _ATOMS = frozenset({str, bytes, int, float, complex, bool, type(None)})
 _BASE = pickle._Unpickler
+FATAL = (KeyboardInterrupt, Damaged)
+"""The exceptions that end the loading instead of one variable."""
+_PROCESS_ERRORS = (errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN)
+_FORK = re.compile(r"\bfork(s|ed|ing|-safe)?\b", re.IGNORECASE)
+"""Libraries that refuse a forked process, such as CUDA, name it."""
 
 
 class Lost:
     """An object that could not be made, or that contains such an object."""
 
-    __slots__ = ("first", "is_at_fault", "variable", "what", "why")
+    __slots__ = ("first", "is_at_fault", "is_of_process", "variable", "what", "why")
 
-    def __init__(self, what: str, why: str, variable: str) -> None:
+    def __init__(self, what: str, why: str, variable: str, *, is_of_process: bool = False) -> None:
         self.what, self.why, self.variable = what, why, variable
         self.is_at_fault = True
+        self.is_of_process = is_of_process
+        """Whether another process may make the object: this one reached a limit or is forked."""
         self.first: Any = None
         """The first item of a lost tuple: an object, when the tuple is the object and its state."""
 
     def for_holder(self, first: Any = None) -> Lost:
-        made = Lost(self.what, self.why, self.variable)
+        made = Lost(self.what, self.why, self.variable, is_of_process=self.is_of_process)
         made.is_at_fault, made.first = False, first
         return made
 
@@ -48,16 +58,10 @@ class TolerantReader(_BASE):
 
     dispatch: ClassVar[dict[int, Any]] = dict(_BASE.dispatch)
 
-    def __init__(
-        self,
-        file: Any,
-        buffers: list[Any],
-        memo: dict[int, Any],
-        fatal: tuple[type[BaseException], ...],
-    ) -> None:
+    def __init__(self, file: Any, buffers: list[Any], memo: dict[int, Any]) -> None:
         super().__init__(file, buffers=None)
         self.memo = memo
-        self._given, self._fatal = buffers, fatal
+        self._given = buffers
         self.made: list[tuple[Any, Any]] = []
         """Pairs of a part and the object that contains it."""
         self._lost: dict[int, Lost] = {}
@@ -95,13 +99,14 @@ class TolerantReader(_BASE):
     def _try_step(self, what: Any, step: Callable[..., Any], *args: Any) -> Any:
         try:
             return step(*args)
-        except self._fatal:
+        except FATAL:
             raise
         except BaseException as error:
             return Lost(
                 what if type(what) is str else _name_of_call(*what),
                 _failure_reason(error),
                 self._name,
+                is_of_process=_is_of_process(error),
             )
 
     def _first_lost(self, parts: Sequence[Any]) -> Lost | None:
@@ -302,3 +307,9 @@ def _failure_reason(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"it needs the module `{error.name}`, which can't be imported"
     return summarize_error(error)
+
+
+def _is_of_process(error: BaseException) -> bool:
+    if isinstance(error, OSError) and error.errno in _PROCESS_ERRORS:
+        return True
+    return isinstance(error, MemoryError) or _FORK.search(text_of(error)) is not None

@@ -34,7 +34,7 @@ from .anchors import MAGIC, find_anchors
 from .compare import Comparison
 from .disk import Damaged, NotWritten
 from .loader import Content, Loader
-from .receipt import ALTERED, LOST, SAVED, UNVERIFIED, Row, summarize_error
+from .receipt import ALTERED, LOST, SAVED, UNMADE, UNVERIFIED, Row, summarize_error
 from .rules import Rules
 from .tolerant_reader import Lost
 
@@ -205,7 +205,7 @@ def _run_copy(check: _Check, budget: Budget, write_fd: int) -> NoReturn:
     kernel."""
     code = 1
     try:
-        _leave_kernel(budget.memory)
+        _leave_kernel(budget.memory + check.mapped_bytes)
         for batch in _batch_verdicts(check.check_rows()):
             _send_verdicts(write_fd, batch)
         code = 0
@@ -259,6 +259,12 @@ class _Check:
         self._rows = written.manifest["variables"]
         self._held: list[Any] = []
 
+    @property
+    def mapped_bytes(self) -> int:
+        """The bytes of the file that arrays use in place: they take no memory of their own."""
+        manifest = self._written.manifest
+        return 0 if manifest.get("compress") else manifest["files"]["buffers"]
+
     def check_rows(self) -> Iterator[Verdict]:
         written = self._written
         values = list(written.variables.values())
@@ -268,7 +274,7 @@ class _Check:
             if row["verdict"] == LOST:
                 continue
             if type(value) is Lost:
-                yield {"row": number, "verdict": LOST, "why": value.explain_loss(row["name"])}
+                yield {"row": number} | _judge_loss(value, row["name"])
             else:
                 came[number] = value
         comparison = self._create_comparison(came)
@@ -287,7 +293,7 @@ class _Check:
         make.current_reload = self._here = fresh_process.create_namespace(written.shell, origin)
         self._known = [(before[name], self._here.anchors[name]) for name in before]
         content = Content(str(written.folder), written.manifest, lambda _: None, mapped=True)
-        loader = Loader(written.manifest, content, (KeyboardInterrupt, Damaged, MemoryError))
+        loader = Loader(written.manifest, content)
         self._held += (content, loader)
         numbers = {id(row): number for number, row in enumerate(self._rows)}
         for row, value in loader:
@@ -303,8 +309,6 @@ class _Check:
     def _compare_value(self, comparison: Comparison, name: str, was: Any, now: Any) -> Verdict:
         try:
             difference = comparison.find_difference(name, was, now)
-        except MemoryError:
-            raise
         except Exception as error:
             return {
                 "verdict": UNVERIFIED,
@@ -318,3 +322,12 @@ class _Check:
             "verdict": UNVERIFIED,
             "why": f"{difference}; a thread may have changed it during the check",
         }
+
+
+def _judge_loss(lost: Lost, name: str) -> Verdict:
+    """A limit of the copy, or an object that refuses a forked process, shows nothing about a
+    reload."""
+    why = lost.explain_loss(name)
+    if lost.is_of_process:
+        return {"verdict": UNVERIFIED, "why": f"{UNMADE}: {why}"}
+    return {"verdict": LOST, "why": why}
