@@ -436,7 +436,8 @@ pub(super) async fn wait_and_report(
     Ok(outcome_of_start(has_loss))
 }
 
-/// The outcome of a verb that has started the container. `has_loss` says that saved variables are lost.
+/// The outcome of a verb that has started the container. `has_loss` says that saved variables are lost, or that a
+/// session is not restored.
 fn outcome_of_start(has_loss: bool) -> VerbOutcome {
     match has_loss {
         true => VerbOutcome::Code(EXIT_NEGATIVE),

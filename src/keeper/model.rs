@@ -1,17 +1,17 @@
 //! A model of swaps: containers, the keeper's journal and its history, with a crash between any two steps.
 //!
 //! Each [`SwapOp`] of the keeper is one call of the engine, one write or one request; the comment beside it names the
-//! function. The order of stages ([`stage_transitions`]), the end of an interrupted run ([`interrupted_run_end`]) and
-//! the image that the history names ([`recorded_image`]) are the real functions. The model leaves out builds, trials,
-//! ports and clocks: a quiesced container, and a container that is not verified yet, waits for the keeper, which the
-//! engine restarts in time.
+//! function. The order of stages ([`stage_transitions`]), the end of an interrupted run
+//! ([`super::recovery::interrupted_run_end`]) and the image that the history names ([`recorded_image`]) are the real
+//! functions. The model leaves out builds, trials, ports and clocks: a quiesced container, and a container that is not
+//! verified yet, waits for the keeper, which the engine restarts in time.
 
 mod interleaving;
+mod steps;
 mod tests;
 
 use super::journal::RunJournalStep;
 use super::reconcile::recorded_image;
-use super::recovery::interrupted_run_end;
 use super::stage_transitions::{self, StageOutcome};
 use super::test_samples::sample_record;
 use crate::protocol::evolve::{EvolveStage, RunTask};
@@ -33,8 +33,10 @@ struct SwapModel {
     opens_before_the_journal: bool,
     starts_the_new_before_the_pause: bool,
     opens_by_the_keeper_only: bool,
+    opens_by_the_container_only: bool,
     swaps_a_resumed_container: bool,
     renames_before_the_start: bool,
+    up_finds_containers_by_name: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -59,12 +61,16 @@ enum SwapAdmission {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct SwapContainer {
     is_aside: bool,
+    /// Whether a person or a former version gave it a name that no keeper uses.
+    is_renamed: bool,
     phase: SwapPhase,
     /// Whether the engine restarts the container.
     restarts: bool,
     admission: SwapAdmission,
     /// Whether the container may hold acknowledged work that is not stored.
     has_work: bool,
+    /// Whether the engine has restarted the container after a crash.
+    has_crashed: bool,
 }
 
 /// A step of the keeper.
@@ -77,8 +83,10 @@ enum SwapOp {
     WriteJournal(RunJournalStep),
     /// `RunExecutor::run_quiescing`: `osctl quiesce` in the old container.
     Quiesce,
-    /// `RunExecutor::pause_old_container`.
+    /// `RunExecutor::pause_old_container`: `Docker::pause`.
     Pause,
+    /// `RunExecutor::pause_old_container`: the paused container has not accepted requests since it stored its state.
+    CheckPaused,
     /// `ContainerPlaces::set_aside`: `Docker::set_restart_policy`.
     ForbidRestart,
     /// `ContainerPlaces::set_aside`: `Engine::rename`.
@@ -99,6 +107,8 @@ enum SwapOp {
     Unpause,
     /// `RunExecutor::resume_old_container`: `ContainerPlaces::resume_requests` of the old container.
     Resume,
+    /// `RunExecutor::undo_preparation`: the same, if the image was tested.
+    ResumeTested,
     /// `ContainerPlaces::put_back`: `Engine::rename`.
     RenameBack,
     /// `ContainerPlaces::put_back`: `Docker::set_restart_policy`.
@@ -106,6 +116,8 @@ enum SwapOp {
     /// `RunExecutor::restart_old_container`, `RunExecutor::recreate_missing_container`: the old container runs, or
     /// another one of its image.
     Restart,
+    /// `ContainerPlaces::put_back`: `Engine::start`.
+    StartAside,
     /// `RunJournal::restore_previous`, `RunJournal::close`.
     CloseJournal,
     /// `recover_from_journal`: the run of the journal is ended.
@@ -136,6 +148,8 @@ struct SwapState {
     /// The keeper's remaining steps; `None` if the keeper does not run.
     keeper: Option<Vec<SwapOp>>,
     has_run: bool,
+    /// Whether the run has begun to test the image.
+    has_tested: bool,
     /// Whether a container was removed that held acknowledged work that was not stored.
     has_lost_work: bool,
     crashes: u8,
@@ -156,6 +170,8 @@ enum SwapAction {
     WatchPasses,
     /// `down --force` and `up`.
     HostReplaces,
+    /// `up`: the container with the labels of the instance gets its place, whatever its name.
+    HostRepairs(usize),
     KeeperCrashes,
     ContainerCrashes(usize),
     /// The engine or the machine crashes. At its next start the engine may be unable to start containers.
@@ -171,15 +187,19 @@ enum SwapViolation {
     HistoryNamesAnother,
     WorkIsLost,
     AdmissionIsClosed,
+    /// The run has ended without a crash, and its container still refuses requests.
+    ClosedAfterTheEnd,
     LeftOver,
 }
 
 const RUNNING_CONTAINER: SwapContainer = SwapContainer {
     is_aside: false,
+    is_renamed: false,
     phase: SwapPhase::Running,
     restarts: true,
     admission: SwapAdmission::Open,
     has_work: true,
+    has_crashed: false,
 };
 
 fn first() -> SwapState {
@@ -193,6 +213,7 @@ fn first() -> SwapState {
         },
         keeper: Some(Vec::new()),
         has_run: false,
+        has_tested: false,
         has_lost_work: false,
         crashes: 0,
         has_host: false,
@@ -203,10 +224,12 @@ fn first() -> SwapState {
 fn left_aside() -> SwapState {
     let waiting = SwapContainer {
         is_aside: true,
+        is_renamed: false,
         phase: SwapPhase::Paused,
         restarts: false,
         admission: SwapAdmission::Quiesced,
         has_work: false,
+        has_crashed: false,
     };
     SwapState {
         containers: [Some(waiting), None, None],
@@ -215,9 +238,22 @@ fn left_aside() -> SwapState {
     }
 }
 
+/// The container has a name that no keeper uses.
+fn renamed() -> SwapState {
+    let container = SwapContainer {
+        is_renamed: true,
+        ..RUNNING_CONTAINER
+    };
+    SwapState {
+        containers: [Some(container), None, None],
+        ..first()
+    }
+}
+
 impl SwapState {
     fn present(&self) -> Option<usize> {
-        let is_present = |one: &Option<SwapContainer>| one.is_some_and(|one| !one.is_aside);
+        let is_present =
+            |one: &Option<SwapContainer>| one.is_some_and(|one| !one.is_aside && !one.is_renamed);
         self.containers.iter().position(is_present)
     }
 
@@ -242,13 +278,17 @@ impl SwapState {
         self.has_lost_work |= removed.is_some_and(|one| one.has_work);
     }
 
-    fn start(&mut self, container: usize, gate: SwapAdmission) {
-        self.change(container, |one| {
-            if !matches!(one.phase, SwapPhase::Running | SwapPhase::Paused) {
-                (one.phase, one.admission) = (SwapPhase::Running, gate);
-                one.has_work = gate == SwapAdmission::Open;
-            }
-        });
+    /// Starts a container that has ended. Returns whether it had.
+    fn start(&mut self, container: usize) -> bool {
+        let Some(found) = &mut self.containers[container] else {
+            return false;
+        };
+        let has_ended = !matches!(found.phase, SwapPhase::Running | SwapPhase::Paused);
+        if has_ended {
+            (found.phase, found.admission) = (SwapPhase::Running, SwapAdmission::Unverified);
+            found.has_work = false;
+        }
+        has_ended
     }
 
     fn open(&mut self, container: usize) {
@@ -285,15 +325,17 @@ impl SwapModel {
                 if self.writes_the_end_before_the_swap {
                     ops.push(SwapOp::SaveRecord(EvolveStage::Succeeded));
                 }
-                ops.extend([SwapOp::ForbidRestart, SwapOp::Pause, SwapOp::RenameAside]);
+                let pause = [SwapOp::Pause, SwapOp::CheckPaused];
+                ops.push(SwapOp::ForbidRestart);
+                ops.extend(pause);
                 if self.pauses_before_the_restart_policy {
-                    let pause = ops.len() - 2;
-                    ops.swap(pause - 1, pause);
+                    let policy = ops.len() - 3;
+                    ops[policy..].rotate_left(1);
                 }
-                ops.extend([SwapOp::Create, SwapOp::Start]);
+                ops.extend([SwapOp::RenameAside, SwapOp::Create, SwapOp::Start]);
                 if self.starts_the_new_before_the_pause {
-                    ops.retain(|op| *op != SwapOp::Pause);
-                    ops.push(SwapOp::Pause);
+                    ops.retain(|op| !pause.contains(op));
+                    ops.extend(pause);
                 }
                 ops.retain(|op| *op != SwapOp::ForbidRestart || !self.keeps_the_restart_policy);
                 ops
@@ -321,7 +363,7 @@ impl SwapModel {
                 SwapOp::Restart,
             ],
             _ if step == RunJournalStep::Quiescing => vec![SwapOp::Resume, SwapOp::Restart],
-            _ => vec![SwapOp::Restart],
+            _ => vec![SwapOp::ResumeTested, SwapOp::Restart],
         };
         if self.opens_before_the_journal && end == EvolveStage::Succeeded {
             ops.swap(0, 1);
@@ -331,156 +373,13 @@ impl SwapModel {
             EvolveStage::Succeeded => SwapOp::WriteJournal(RunJournalStep::Watching),
             _ => SwapOp::CloseJournal,
         });
-        ops.retain(|op| *op != SwapOp::Restart || !self.starts_no_ended_container);
-        ops
-    }
-
-    /// Performs a step, and puts the steps that follow from it before the remaining ones.
-    fn perform_step(self, state: &mut SwapState, op: SwapOp) {
-        let mut then = Vec::new();
-        match op {
-            SwapOp::SaveRecord(stage) => state.latest.status = stage,
-            SwapOp::WriteJournal(step) => state.journal = Some(step),
-            SwapOp::CloseJournal => state.journal = None,
-            SwapOp::Quiesce => state.change(OLD_CONTAINER, |one| {
-                if one.phase == SwapPhase::Running {
-                    (one.admission, one.has_work) = (SwapAdmission::Quiesced, false);
-                }
-            }),
-            SwapOp::Pause => state.change(OLD_CONTAINER, |one| {
-                if one.phase == SwapPhase::Running {
-                    one.phase = SwapPhase::Paused;
-                }
-            }),
-            SwapOp::ForbidRestart => state.change(OLD_CONTAINER, |one| one.restarts = false),
-            SwapOp::RenameAside => state.change(OLD_CONTAINER, |one| one.is_aside = true),
-            SwapOp::Create => {
-                state.containers[NEW_CONTAINER] = Some(SwapContainer {
-                    phase: SwapPhase::Created,
-                    admission: SwapAdmission::Unverified,
-                    has_work: false,
-                    ..RUNNING_CONTAINER
-                });
-            }
-            SwapOp::Start => state.start(NEW_CONTAINER, SwapAdmission::Unverified),
-            SwapOp::Verify => {}
-            SwapOp::OpenAdmission => state.present().into_iter().for_each(|one| state.open(one)),
-            SwapOp::RemoveOld => state.remove(OLD_CONTAINER),
-            SwapOp::ClearPlace => match state.present() {
-                Some(HOST_CONTAINER) => {
-                    state.containers[OLD_CONTAINER] = None;
-                    state.keeper = Some(vec![
-                        SwapOp::SaveRecord(EvolveStage::Failed),
-                        SwapOp::CloseJournal,
-                        SwapOp::Reconcile,
-                    ]);
-                }
-                Some(NEW_CONTAINER) => state.remove(NEW_CONTAINER),
-                _ => {}
-            },
-            SwapOp::Unpause => state.change(OLD_CONTAINER, |one| {
-                if one.phase == SwapPhase::Paused {
-                    one.phase = SwapPhase::Running;
-                }
-            }),
-            SwapOp::Resume => state.open(OLD_CONTAINER),
-            SwapOp::RenameBack => state.change(OLD_CONTAINER, |one| one.is_aside = false),
-            SwapOp::AllowRestart => state.change(OLD_CONTAINER, |one| one.restarts = true),
-            SwapOp::Restart => match (state.containers[OLD_CONTAINER], state.present()) {
-                (None, None) => state.containers[OLD_CONTAINER] = Some(RUNNING_CONTAINER),
-                _ => state.start(OLD_CONTAINER, SwapAdmission::Open),
-            },
-            SwapOp::ReadJournal => {
-                let end = state
-                    .journal
-                    .and_then(|step| Some((step, interrupted_run_end(step)?)));
-                if let Some((step, end)) = end {
-                    let status = state.latest.status;
-                    let end = if status.has_ended() { status } else { end };
-                    then = self.end(end, step);
-                }
-                then.push(SwapOp::Reconcile);
-            }
-            SwapOp::Reconcile => {
-                if !state.latest.status.has_ended() {
-                    then.push(SwapOp::SaveRecord(EvolveStage::Failed));
-                }
-                if state.journal.is_none() {
-                    then.push(SwapOp::ResolveAside);
-                }
-                if !self.starts_no_ended_container {
-                    then.push(SwapOp::StartPresent);
-                }
-                if !self.adds_no_record_of_the_present {
-                    then.push(SwapOp::RecordImage);
-                }
-            }
-            SwapOp::ResolveAside => then = self.resolve_aside(state),
-            SwapOp::StartPresent => {
-                if let Some(present) = state.present() {
-                    let is_watched = state.journal.is_some();
-                    let phase = state.containers[present].map(|one| one.phase);
-                    // A container that a person stopped stays stopped.
-                    if phase == Some(SwapPhase::Refused) || is_watched {
-                        state.start(present, SwapAdmission::Unverified);
-                    }
-                }
-            }
-            SwapOp::RecordImage => {
-                if let Some(present) = state.present()
-                    && !state.is_named_by_history(present)
-                {
-                    state.latest = LatestRecord {
-                        status: EvolveStage::Succeeded,
-                        image: present,
-                        previous: state.latest.image,
-                    };
-                }
-            }
-        }
-        if let Some(todo) = &mut state.keeper {
-            drop(todo.splice(0..0, then));
-        }
-    }
-
-    /// `ContainerPlaces::choose_over_aside`: the container under the other name takes its place, or is removed.
-    fn resolve_aside(self, state: &mut SwapState) -> Vec<SwapOp> {
-        if !state.containers[OLD_CONTAINER].is_some_and(|one| one.is_aside) {
-            return Vec::new();
-        }
-        if let Some(present) = state.present() {
-            let stays =
-                state.is_named_by_history(present) || !state.is_named_by_history(OLD_CONTAINER);
-            let phase = state.containers[present].map(|one| one.phase);
-            if stays && phase != Some(SwapPhase::Created) {
-                state.remove(OLD_CONTAINER);
-                return Vec::new();
-            }
-            state.remove(present);
-        }
-        let mut ops = vec![
-            SwapOp::AllowRestart,
-            SwapOp::Unpause,
-            SwapOp::Restart,
-            SwapOp::RenameBack,
-        ];
-        if self.renames_before_the_start {
-            ops.rotate_right(1);
-        }
-        ops.push(SwapOp::Resume);
-        ops
-    }
-
-    fn can_pass(self, state: &SwapState, op: SwapOp) -> bool {
-        let phase = |container: usize| state.containers[container].map(|one| one.phase);
-        match op {
-            SwapOp::Verify => phase(NEW_CONTAINER) == Some(SwapPhase::Running),
-            SwapOp::Pause if phase(OLD_CONTAINER) == Some(SwapPhase::Running) => {
-                let has_resumed = state.containers[OLD_CONTAINER]
-                    .is_some_and(|one| one.admission != SwapAdmission::Quiesced);
-                !has_resumed || self.swaps_a_resumed_container
+        ops.retain(|op| match op {
+            SwapOp::Restart => !self.starts_no_ended_container,
+            SwapOp::OpenAdmission | SwapOp::Resume | SwapOp::ResumeTested => {
+                !self.opens_by_the_container_only
             }
             _ => true,
-        }
+        });
+        ops
     }
 }

@@ -42,6 +42,10 @@ enum Moment {
     Idle,
     /// While the kernel writes a generation.
     Store,
+    /// When the manifest of a generation is written, before the generation has its place.
+    Manifest,
+    /// When a generation has its place, and is not acknowledged yet.
+    Placed,
 }
 
 /// How soon it has to be well after the engine is back.
@@ -62,7 +66,8 @@ fn an_engine_that_dies_in_a_swap_is_back_with_one_os_host() {
 fn an_engine_that_dies_at_any_stage_is_back_with_one_os_host() {
     let moments = (0..POINTS.len()).map(Moment::Point);
     let moments: Vec<Moment> = moments
-        .chain([Moment::Ended, Moment::Idle, Moment::Store])
+        .chain([Moment::Ended, Moment::Idle])
+        .chain([Moment::Store, Moment::Manifest, Moment::Placed])
         .collect();
     let mut deaths = Vec::new();
     let all = [
@@ -95,8 +100,8 @@ fn die(deaths: &[(Death, Moment)]) {
                 None
             }
             Moment::Idle => None,
-            Moment::Store => {
-                storing = Some(Storing::start(&home, number));
+            Moment::Store | Moment::Manifest | Moment::Placed => {
+                storing = Some(Storing::start(&home, number, *moment));
                 None
             }
         };
@@ -136,7 +141,7 @@ struct Storing {
 }
 
 impl Storing {
-    fn start(home: &Home, number: usize) -> Self {
+    fn start(home: &Home, number: usize, moment: Moment) -> Self {
         home.ok(["exec", &format!("n = {number}, 'acknowledged'")]);
         let acknowledged = store(home);
         let code =
@@ -148,10 +153,15 @@ impl Storing {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let part = home
-            .data()
-            .join(format!("cryo/default/{}.part", acknowledged + 1));
-        until("the store", || part.exists());
+        let place = home.data().join("cryo/default");
+        let placed = place.join((acknowledged + 1).to_string());
+        let part = place.join(format!("{}.part", acknowledged + 1));
+        // The kernel may be faster than the test, and then has passed the moment.
+        until("the store", || match moment {
+            Moment::Placed => placed.exists(),
+            Moment::Manifest => part.join("manifest.json").exists() || placed.exists(),
+            _ => part.exists(),
+        });
         Self {
             number,
             acknowledged,

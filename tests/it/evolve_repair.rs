@@ -1,10 +1,11 @@
 //! Trials of `up` after a crash or `down --force`: it repairs the state, and the history names the running image.
 
+use crate::commands::Followed;
 use crate::evolve::{
     DOCKERFILE, assert_one_that_remembers, assert_remembers, containers, engine, latest, remember,
     small, write,
 };
-use crate::evolve_faults::{assert_history_matches, evolve_until};
+use crate::evolve_faults::{assert_history_matches, evolve_until, process};
 use crate::harness::{Engine, Home};
 use crate::instance::container_id;
 use crate::second_engine::until;
@@ -21,6 +22,7 @@ trials![
         "evolve_repair::up_repairs_the_state_that_a_crash_leaves",
     the_history_names_the_running_image_after_a_forced_down,
     purge_leaves_no_image_of_an_instance_that_was_only_built,
+    purge_leaves_no_image_of_a_killed_build_of_the_keeper,
 ];
 
 fn post(path: &str, body: &Value, status: u16) -> Value {
@@ -294,17 +296,11 @@ fn purge_leaves_no_image_of_an_instance_that_was_only_built() {
     purge(&neighbour);
     // A purge also removes images of an unfinished build of the classic builder.
     home.env.insert("DOCKER_BUILDKIT".into(), "0".into());
-    let steps = "RUN echo one > /one\nRUN sleep 600\n";
-    write(&home, "Dockerfile", &format!("{DOCKERFILE}{steps}"));
+    write_endless_build(&home);
     let mut build = home.command(["build"]);
     build.stdout(Stdio::null()).stderr(Stdio::null());
     let mut build = build.spawn().unwrap();
-    until("a step of the build", || {
-        let label = format!("osctl.build=osctl-{}", home.instance);
-        let filter = json!({"label": [label]});
-        let steps = Engine.get(&format!("/containers/json?filters={filter}"));
-        !steps.json().as_array().unwrap().is_empty()
-    });
+    wait_for_step(&home);
     kill(
         Pid::from_raw(build.id().try_into().unwrap()),
         Signal::SIGKILL,
@@ -312,14 +308,51 @@ fn purge_leaves_no_image_of_an_instance_that_was_only_built() {
     .unwrap();
     build.wait().unwrap();
     assert!(images(&home).len() > 1);
-    until("the end of the build", || {
-        let label = format!("osctl.build=osctl-{}", home.instance);
-        let filter = json!({"label": [label]});
-        let steps = Engine.get(&format!("/containers/json?all=true&filters={filter}"));
-        steps.json().as_array().unwrap().is_empty()
-    });
+    wait_for_build_end(&home);
     purge(&home);
     // The base belongs to another instance and stays.
     let path = format!("/images/{}/json", crate::evolve::base());
     assert_eq!(Engine.get(&path).status, 200);
+}
+
+fn purge_leaves_no_image_of_a_killed_build_of_the_keeper() {
+    let mut home = small("it-repair-purge-keeper");
+    home.env.insert("DOCKER_BUILDKIT".into(), "0".into());
+    home.up();
+    let before = images(&home).len();
+    write_endless_build(&home);
+    let evolve = Followed::start(home.command(["evolve"]));
+    wait_for_step(&home);
+    let keeper = process(&home, &format!("os-keeper-{}", home.instance));
+    kill(keeper.unwrap(), Signal::SIGKILL).unwrap();
+    assert!(images(&home).len() > before, "the first step has an image");
+    wait_for_build_end(&home);
+    drop(evolve);
+    let ran = home.run(["down", "--purge", "--force", "--yes"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!(images(&home), [Value::Null; 0]);
+}
+
+/// A body whose build has one step that ends, and one that does not.
+fn write_endless_build(home: &Home) {
+    let steps = "RUN echo one > /one\nRUN sleep 600\n";
+    write(home, "Dockerfile", &format!("{DOCKERFILE}{steps}"));
+}
+
+/// The containers of a build's steps.
+fn step_containers(home: &Home, all: bool) -> usize {
+    let label = format!("osctl.build=osctl-{}", home.instance);
+    let filter = json!({"label": [label]});
+    let path = format!("/containers/json?all={all}&filters={filter}");
+    let steps = Engine.get(&path).json();
+    steps.as_array().unwrap().len()
+}
+
+/// Waits for the second step, which does not end.
+fn wait_for_step(home: &Home) {
+    until("a step of the build", || step_containers(home, false) > 0);
+}
+
+fn wait_for_build_end(home: &Home) {
+    until("the end of the build", || step_containers(home, true) == 0);
 }

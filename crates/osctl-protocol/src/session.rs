@@ -6,6 +6,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+/// The status of a session whose kernel starts.
+pub const STARTING_DETAIL: &str = "starting";
+/// The status of a session whose stored variables are reloaded.
+pub const RELOADING_DETAIL: &str = "reloading variables";
+
 fn default_session() -> String {
     DEFAULT_SESSION.into()
 }

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! The keeper signals the result with a command, so that no client waits longer than the verification takes. The gate
-//! also follows the run, in case the command is missed.
+//! also asks for the state of the run, in case the command is missed. A keeper that gives no reply for
+//! [`EVOLVE_KEEPER_SILENCE_TIMEOUT`] keeps the gate closed no longer, whether it has ended or hangs.
 
 use super::EvolveHandle;
 use super::keeper_client::send_keeper_request;
@@ -29,8 +30,8 @@ const EVOLVE_STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 const EVOLVE_KEEPER_START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a keeper that placed this container may give no reply: it may be restarting, and then rolls the container
-/// back.
-const EVOLVE_KEEPER_LOST_TIMEOUT: Duration = Duration::from_secs(60);
+/// back. With the last request, the gate is open within 30 s.
+const EVOLVE_KEEPER_SILENCE_TIMEOUT: Duration = Duration::from_secs(25);
 
 impl EvolveHandle {
     /// Restores the state of the last container, and opens the gate when that is done and the keeper has verified this
@@ -42,13 +43,8 @@ impl EvolveHandle {
             tokio::spawn(async move {
                 // Pin the generation that this container started from, because the verification compares with it.
                 evolve.parts.cryo.pin_newest().await;
-                wait_until_verified(
-                    &evolve.parts.admission,
-                    &evolve.settings.keeper_socket,
-                    EVOLVE_KEEPER_START_TIMEOUT,
-                    EVOLVE_KEEPER_LOST_TIMEOUT,
-                )
-                .await;
+                let parts = &evolve.parts;
+                wait_until_verified(&parts.admission, &evolve.settings.keeper_socket).await;
                 evolve.parts.cryo.unpin_all();
             });
         }
@@ -56,24 +52,18 @@ impl EvolveHandle {
     }
 }
 
-async fn wait_until_verified(
-    gate: &AdmissionControl,
-    keeper: &Path,
-    listen_timeout: Duration,
-    lease: Duration,
-) {
+async fn wait_until_verified(gate: &AdmissionControl, keeper: &Path) {
     let run_ended = async {
         // Before the first reply, wait only for the keeper to listen.
-        let mut last_reply = (Instant::now(), listen_timeout);
+        let mut silence_end = Instant::now() + EVOLVE_KEEPER_START_TIMEOUT;
         loop {
-            match timeout(EVOLVE_STATUS_TIMEOUT, find_deploying_run(keeper)).await {
-                Ok(Ok(Some(run))) => {
-                    // Ask again, whatever the reason for the end of the stream.
-                    let _ = timeout(lease, wait_evolve_end(keeper, run)).await;
-                    last_reply = (Instant::now(), lease);
+            match timeout(EVOLVE_STATUS_TIMEOUT, fetch_keeper_status(keeper)).await {
+                // A run is in the stage *swapping* or *verifying*.
+                Ok(Ok(status)) if status.restart_pending => {
+                    silence_end = Instant::now() + EVOLVE_KEEPER_SILENCE_TIMEOUT;
                 }
-                Ok(Ok(None)) => return,
-                _ if last_reply.0.elapsed() > last_reply.1 => return,
+                Ok(Ok(_)) => return,
+                _ if Instant::now() > silence_end => return,
                 _ => {}
             }
             sleep(EVOLVE_STATUS_INTERVAL).await;
@@ -84,12 +74,6 @@ async fn wait_until_verified(
         () = run_ended => gate.mark_verified(),
     }
     tracing::info!("the readiness gate is open");
-}
-
-/// Returns the run that is in the stage *swapping* or *verifying*.
-async fn find_deploying_run(keeper: &Path) -> io::Result<Option<EvolveRunId>> {
-    let status = fetch_keeper_status(keeper).await?;
-    Ok(status.latest_run.filter(|_| status.restart_pending))
 }
 
 /// Asks the keeper for the status of its latest run.
@@ -153,32 +137,49 @@ async fn wait_evolve_end(keeper: &Path, run: EvolveRunId) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{find_current_run, wait_not_replaced, wait_until_verified};
+    use super::{
+        EVOLVE_KEEPER_SILENCE_TIMEOUT, EVOLVE_KEEPER_START_TIMEOUT, find_current_run,
+        wait_not_replaced, wait_until_verified,
+    };
     use crate::companion::admission::{AdmissionControl, ListenerKind};
     use crate::protocol::evolve::{EvolveStage, EvolveStatus, KeeperReply};
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::time::Duration;
+    use tempfile::TempDir;
     use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
     use tokio::net::UnixListener;
-    use tokio::time::{sleep, timeout};
+    use tokio::task::JoinHandle;
+    use tokio::time::{Instant, sleep, timeout};
+
+    /// No container waits longer for a keeper that gives no reply.
+    const MAX_CLOSED: Duration = Duration::from_secs(30);
+    /// Longer than a keeper takes to verify a container.
+    const LONG_RUN: Duration = Duration::from_secs(150);
 
     /// A keeper that reports whether it places a container.
     #[derive(Default)]
     struct FakeStatusKeeper {
         is_deploying: AtomicBool,
+        /// Whether the keeper accepts connections and never replies.
+        is_silent: AtomicBool,
         request_count: AtomicUsize,
     }
 
-    fn start_fake_keeper(socket: &Path) -> (Arc<FakeStatusKeeper>, tokio::task::JoinHandle<()>) {
+    fn start_fake_keeper(socket: &Path) -> (Arc<FakeStatusKeeper>, JoinHandle<()>) {
         let listener = UnixListener::bind(socket).unwrap();
         let keeper = Arc::new(FakeStatusKeeper::default());
         keeper.is_deploying.store(true, Ordering::SeqCst);
         let fake_keeper = keeper.clone();
         let task = tokio::spawn(async move {
+            let mut unanswered = Vec::new();
             loop {
                 let (mut stream, _) = listener.accept().await.unwrap();
+                if fake_keeper.is_silent.load(Ordering::SeqCst) {
+                    unanswered.push(stream);
+                    continue;
+                }
                 let mut line = String::new();
                 let mut reader = BufReader::new(&mut stream);
                 reader.read_line(&mut line).await.unwrap();
@@ -214,40 +215,117 @@ mod tests {
         waited.await.expect("the keeper is asked again");
     }
 
-    fn unverified_admission() -> AdmissionControl {
-        let gate = AdmissionControl::default();
-        gate.mark_unverified();
-        gate
+    /// An unverified container, which asks the keeper at this socket.
+    struct WaitingContainer {
+        gate: AdmissionControl,
+        waiter: JoinHandle<()>,
     }
 
-    fn is_open(gate: &AdmissionControl) -> bool {
-        gate.admit(ListenerKind::Outside).is_some()
+    impl WaitingContainer {
+        fn start(socket: &Path) -> Self {
+            let gate = AdmissionControl::default();
+            gate.mark_unverified();
+            let (waiting, path) = (gate.clone(), socket.to_owned());
+            let waiter = tokio::spawn(async move { wait_until_verified(&waiting, &path).await });
+            Self { gate, waiter }
+        }
+
+        fn is_open(&self) -> bool {
+            self.gate.admit(ListenerKind::Outside).is_some()
+        }
+
+        /// Waits until the gate is open. Returns the time that this took.
+        async fn open_time(self) -> Duration {
+            let started_at = Instant::now();
+            assert!(!self.is_open() && self.gate.admit(ListenerKind::Inside).is_some());
+            timeout(LONG_RUN, self.waiter).await.unwrap().unwrap();
+            assert!(self.gate.admit(ListenerKind::Outside).is_some());
+            started_at.elapsed()
+        }
     }
 
-    #[tokio::test]
-    async fn gate_opens_after_run_or_verify() {
+    /// A keeper that verifies the container, which waits.
+    async fn start_verifying() -> (TempDir, PathBuf, WaitingContainer, FakeKeeperTask) {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
         let (keeper, task) = start_fake_keeper(&socket);
-        let lease = Duration::from_secs(600);
-        for says_so in [true, false] {
-            keeper.is_deploying.store(true, Ordering::SeqCst);
-            let gate = unverified_admission();
-            let (waiting, path) = (gate.clone(), socket.clone());
-            let waiter =
-                tokio::spawn(
-                    async move { wait_until_verified(&waiting, &path, lease, lease).await },
-                );
-            wait_more_requests(&keeper).await;
-            assert!(!is_open(&gate) && gate.admit(ListenerKind::Inside).is_some());
-            match says_so {
-                true => gate.mark_verified(),
-                false => keeper.is_deploying.store(false, Ordering::SeqCst),
-            }
-            waiter.await.unwrap();
-            assert!(is_open(&gate));
+        let container = WaitingContainer::start(&socket);
+        wait_more_requests(&keeper).await;
+        (folder, socket, container, FakeKeeperTask { keeper, task })
+    }
+
+    struct FakeKeeperTask {
+        keeper: Arc<FakeStatusKeeper>,
+        task: JoinHandle<()>,
+    }
+
+    impl FakeKeeperTask {
+        /// Ends the keeper, whose socket stays.
+        async fn kill(self) {
+            self.task.abort();
+            assert!(self.task.await.unwrap_err().is_cancelled());
         }
-        task.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_gate_opens_immediately_when_the_run_has_ended_or_the_keeper_says_so() {
+        for says_so in [true, false] {
+            let (_folder, _socket, container, fake) = start_verifying().await;
+            sleep(LONG_RUN).await;
+            assert!(!container.is_open(), "the run has not ended");
+            match says_so {
+                true => container.gate.mark_verified(),
+                false => fake.keeper.is_deploying.store(false, Ordering::SeqCst),
+            }
+            container.waiter.await.unwrap();
+            assert!(container.gate.admit(ListenerKind::Outside).is_some());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_keeper_that_dies_after_the_record_of_the_end_closes_the_gate_for_30_s_at_most() {
+        let (_folder, _socket, container, fake) = start_verifying().await;
+        fake.kill().await;
+        let time = container.open_time().await;
+        assert!(
+            time > EVOLVE_KEEPER_SILENCE_TIMEOUT / 2 && time < MAX_CLOSED,
+            "{time:?}"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_keeper_that_accepts_and_stays_silent_closes_the_gate_for_30_s_at_most() {
+        let (_folder, _socket, container, fake) = start_verifying().await;
+        fake.keeper.is_silent.store(true, Ordering::SeqCst);
+        let time = container.open_time().await;
+        assert!(time < MAX_CLOSED, "{time:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_keeper_that_restarts_decides_about_the_gate() {
+        let (_folder, socket, container, fake) = start_verifying().await;
+        fake.kill().await;
+        sleep(EVOLVE_KEEPER_SILENCE_TIMEOUT / 2).await;
+        std::fs::remove_file(&socket).unwrap();
+        let (next, _task) = start_fake_keeper(&socket);
+        // The next keeper rolls the container back: no request may be accepted until then.
+        sleep(LONG_RUN).await;
+        assert!(!container.is_open());
+        next.is_deploying.store(false, Ordering::SeqCst);
+        assert!(container.open_time().await < Duration::from_secs(1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_missing_keeper_does_not_block_the_gate() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("s");
+        // An ended keeper leaves its socket.
+        drop(UnixListener::bind(&socket).unwrap());
+        let time = WaitingContainer::start(&socket).open_time().await;
+        assert!(
+            time > EVOLVE_KEEPER_START_TIMEOUT && time < EVOLVE_KEEPER_SILENCE_TIMEOUT,
+            "{time:?}"
+        );
     }
 
     #[tokio::test]
@@ -271,29 +349,5 @@ mod tests {
         waiter.await.unwrap();
         assert_eq!(find_current_run(&socket).await, None);
         task.abort();
-    }
-
-    #[tokio::test]
-    async fn missing_keeper_does_not_block_gate() {
-        let folder = tempfile::tempdir().unwrap();
-        let socket = folder.path().join("s");
-        let long = Duration::from_secs(600);
-        // An ended keeper leaves its socket.
-        drop(UnixListener::bind(&socket).unwrap());
-        let gate = unverified_admission();
-        wait_until_verified(&gate, &socket, Duration::ZERO, long).await;
-        assert!(is_open(&gate));
-        std::fs::remove_file(&socket).unwrap();
-        let (keeper, task) = start_fake_keeper(&socket);
-        let gate = unverified_admission();
-        let (waiting, path) = (gate.clone(), socket.clone());
-        let waiter = tokio::spawn(async move {
-            wait_until_verified(&waiting, &path, Duration::ZERO, Duration::ZERO).await
-        });
-        wait_more_requests(&keeper).await;
-        assert!(!is_open(&gate));
-        task.abort();
-        waiter.await.unwrap();
-        assert!(is_open(&gate));
     }
 }

@@ -35,7 +35,7 @@ pub(crate) use run_count::runs_since;
 pub(crate) use sessions::{KernelSessions, is_session_name};
 
 use crate::companion::environment::EnvironmentHandle;
-use crate::companion::runs::{RetainedRuns, RunStore};
+use crate::companion::runs::{RetainedRuns, RunIdConflict, RunStore};
 use crate::companion::settings;
 use crate::error::Result;
 use crate::protocol::kernel::{KernelReport, RunError};
@@ -141,6 +141,8 @@ pub(crate) enum KernelRefusal {
     QueueFull,
     /// A run with that id exists and came from a different request.
     RunIdConflict(String),
+    /// A run with that id was removed.
+    RunIdRemoved(String),
     NoRun(String),
     /// The run must be durable, and the record could not be written to disk.
     NotRecorded,
@@ -167,6 +169,15 @@ pub(crate) enum KernelRefusal {
     },
     /// The companion is shutting down.
     ShuttingDown,
+}
+
+impl From<RunIdConflict> for KernelRefusal {
+    fn from(conflict: RunIdConflict) -> Self {
+        match conflict {
+            RunIdConflict::OtherRequest(id) => Self::RunIdConflict(id),
+            RunIdConflict::Removed(id) => Self::RunIdRemoved(id),
+        }
+    }
 }
 
 /// Current state of a kernel, readable without the owner.

@@ -9,7 +9,7 @@ use super::{
     KernelSettings, KernelView, SessionLimits, SessionRestoring, StopReason, generation_store,
     run_count,
 };
-use crate::companion::runs::{RunIdConflict, RunNotRecorded, RunRegistry};
+use crate::companion::runs::{RunNotRecorded, RunRegistry};
 use crate::protocol::kernel::{DEFAULT_SESSION, Execute, KernelReport};
 use crate::supervise::descendants;
 use nix::unistd::Pid;
@@ -203,15 +203,12 @@ impl KernelSessions {
     /// Every [`KernelRefusal`] except [`KernelRefusal::NoRun`]. No code was executed then.
     pub(crate) async fn execute(&self, request: Execute) -> Result<Arc<KernelRun>, KernelRefusal> {
         // The session of a known run may have ended.
-        let known = self.runs.find_same_request(&request).await;
-        if let Some(run) = known.map_err(|RunIdConflict(id)| KernelRefusal::RunIdConflict(id))? {
+        if let Some(run) = self.runs.find_same_request(&request).await? {
             return Ok(run);
         }
         let kernel = self.find_kernel(&request.session)?;
         let (queue, session) = (request.queue, request.session.clone());
-        let started = self.runs.begin_run(request);
-        let (run, is_new) =
-            started.map_err(|RunIdConflict(id)| KernelRefusal::RunIdConflict(id))?;
+        let (run, is_new) = self.runs.begin_run(request)?;
         if !is_new {
             return match run.wait_admitted().await {
                 true => Ok(run),

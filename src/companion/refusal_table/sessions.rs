@@ -26,6 +26,7 @@ impl From<KernelRefusal> for ApiRefusal {
                     .with_retry_after(1)
             }
             R::RunIdConflict(id) => used_run_id(&id, "request"),
+            R::RunIdRemoved(id) => removed_run_id(&id, "run"),
             R::NoRun(id) => unknown_run(
                 &id,
                 "run",
@@ -99,6 +100,7 @@ impl From<ShellRefusal> for ApiRefusal {
         use ShellRefusal as R;
         match refusal {
             R::RunIdConflict(id) => used_run_id(&id, "command"),
+            R::RunIdRemoved(id) => removed_run_id(&id, "command"),
             R::NoRun(id) => unknown_run(
                 &id,
                 "command",
@@ -174,6 +176,18 @@ fn used_run_id(id: &str, owner: &str) -> ApiRefusal {
     ApiRefusal::new(S::CONFLICT, "id_in_use", message)
         .with_hint("choose another ID, or omit `id`")
         .with_tool_text(format!("run `{id}` already exists and differs"))
+}
+
+/// `owner` is what the ID belonged to.
+fn removed_run_id(id: &str, owner: &str) -> ApiRefusal {
+    let message = format!(
+        "ID `{id}` belongs to an earlier {owner}, which is no longer kept; nothing was executed"
+    );
+    ApiRefusal::new(S::CONFLICT, "id_used", message)
+        .with_hint("choose another ID, or omit `id`")
+        .with_tool_text(format!(
+            "run `{id}` was executed earlier and is no longer kept; nothing was executed now"
+        ))
 }
 
 fn unknown_run(id: &str, what: &str, hint: &str) -> ApiRefusal {

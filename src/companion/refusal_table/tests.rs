@@ -28,6 +28,7 @@ fn kernel_refusals() -> Vec<KernelRefusal> {
         R::Busy,
         R::QueueFull,
         R::RunIdConflict("ID".into()),
+        R::RunIdRemoved("ID".into()),
         R::NoRun("ID".into()),
         R::NotRecorded,
         R::NoSession("NAME".into()),
@@ -52,6 +53,7 @@ fn shell_refusals() -> Vec<ShellRefusal> {
     use ShellRefusal as R;
     vec![
         R::RunIdConflict("ID".into()),
+        R::RunIdRemoved("ID".into()),
         R::NoRun("ID".into()),
         R::NotRecorded,
         R::NoJob(42),

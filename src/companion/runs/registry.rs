@@ -23,9 +23,14 @@ pub(crate) struct RunRegistry<W: RunKind> {
     runs: Arc<Mutex<VecDeque<Arc<TrackedRun<W>>>>>,
 }
 
-/// A run with that id exists and has a different request.
+/// Why no run can have that id.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct RunIdConflict(pub(crate) String);
+pub(crate) enum RunIdConflict {
+    /// A run with that id exists and has a different request.
+    OtherRequest(String),
+    /// A run with that id was removed, so that its request can no longer be compared.
+    Removed(String),
+}
 
 impl<W: RunKind> Clone for RunRegistry<W> {
     fn clone(&self) -> Self {
@@ -55,7 +60,7 @@ impl<W: RunKind> RunRegistry<W> {
             let mut runs = self.runs.lock();
             match runs.iter().any(|run| run.id == recovered.run.begin.id) {
                 // The run is from this companion; another companion has recorded it, too.
-                true => recovered.recorder.mark_forgotten(),
+                true => recovered.recorder.mark_forgotten(None),
                 false => runs.push_back(Arc::new(TrackedRun::replay(recovered, &self.store))),
             }
         }
@@ -80,7 +85,7 @@ impl<W: RunKind> RunRegistry<W> {
             Some(run) if run.is_same_request(request) => {
                 Ok(run.wait_admitted().await.then_some(run))
             }
-            Some(run) => Err(RunIdConflict(run.id.clone())),
+            Some(run) => Err(RunIdConflict::OtherRequest(run.id.clone())),
             None => Ok(None),
         }
     }
@@ -98,8 +103,11 @@ impl<W: RunKind> RunRegistry<W> {
                     return if run.is_same_request(&request) {
                         Ok((run.clone(), false))
                     } else {
-                        Err(RunIdConflict(id.into()))
+                        Err(RunIdConflict::OtherRequest(id.into()))
                     };
+                }
+                if self.store.is_removed_id(W::RUN_API_PATH, id) {
+                    return Err(RunIdConflict::Removed(id.into()));
                 }
                 id.to_owned()
             }
@@ -119,7 +127,7 @@ impl<W: RunKind> RunRegistry<W> {
 
     /// Removes the oldest runs beyond the limits.
     pub(crate) fn prune_excess(&self) {
-        prune_runs(&mut self.runs.lock());
+        prune_runs(&mut self.runs.lock(), &self.store);
     }
 
     pub(crate) fn find_run(&self, id: &str) -> Option<Arc<TrackedRun<W>>> {
@@ -133,12 +141,12 @@ impl<W: RunKind> RunRegistry<W> {
 
     /// Removes a run that was refused.
     pub(crate) fn forget_run(&self, run: &Arc<TrackedRun<W>>) {
-        run.mark_forgotten();
+        run.mark_forgotten(None);
         self.runs.lock().retain(|r| !Arc::ptr_eq(r, run));
     }
 }
 
-fn prune_runs<W: RunKind>(runs: &mut VecDeque<Arc<TrackedRun<W>>>) {
+fn prune_runs<W: RunKind>(runs: &mut VecDeque<Arc<TrackedRun<W>>>, store: &RunStore) {
     let mut bytes: u64 = runs.iter().map(|r| r.memory_bytes()).sum();
     let mut on_disk: u64 = runs.iter().map(|r| r.disk_bytes()).sum();
     let mut count = runs.len();
@@ -152,7 +160,9 @@ fn prune_runs<W: RunKind>(runs: &mut VecDeque<Arc<TrackedRun<W>>>) {
         if is_newest || !too_much || !run.is_finished() {
             return true;
         }
-        run.mark_forgotten();
+        // A client repeats only an id that it chose.
+        let id = run.request.id();
+        run.mark_forgotten(id.and_then(|id| store.remove_id(W::RUN_API_PATH, id)));
         count -= 1;
         bytes -= run.memory_bytes();
         let files = run.disk_bytes();
@@ -217,7 +227,7 @@ mod tests {
         assert!(!is_new && std::sync::Arc::ptr_eq(&first, &again));
         assert_eq!(
             runs.begin_run(named("a", "2")).unwrap_err(),
-            RunIdConflict("a".into())
+            RunIdConflict::OtherRequest("a".into())
         );
     }
 

@@ -7,7 +7,9 @@ use super::growing_file::GrowingFile;
 use super::output::{self, OUTPUT_HALF_BYTES, OutputPiece};
 use super::request_digest::first_line;
 use super::spill_file::MAX_SPILL_FILE_BYTES;
-use super::store::{RecordUrgency, RunRecorder, StoredRunEnd, StoredRunRecord as Stored};
+use super::store::{
+    RecordUrgency, RunIdDigest, RunRecorder, StoredRunEnd, StoredRunRecord as Stored,
+};
 use crate::protocol::kernel::{
     MimeBundle, OutputPage, OutputStream, RunError, RunEventKind, RunStatus, RunSummary,
     TruncatedOutput,
@@ -282,9 +284,11 @@ impl<W: RunKind> TrackedRun<W> {
         self.recorder.as_ref().is_some_and(is_retained)
     }
 
-    /// Removes the run from the journal.
-    pub(super) fn mark_forgotten(&self) {
-        self.recorder.iter().for_each(RunRecorder::mark_forgotten);
+    /// Removes the run from the journal. With the digest of its ID, the ID is not executed again.
+    pub(super) fn mark_forgotten(&self, id: Option<RunIdDigest>) {
+        if let Some(recorder) = &self.recorder {
+            recorder.mark_forgotten(id);
+        }
     }
 
     /// Leaves the run's files to the next companion.

@@ -97,7 +97,7 @@ impl<W: RunKind> TrackedRun<W> {
             StoredRunRecord::Begin(_)
             | StoredRunRecord::File { .. }
             | StoredRunRecord::End(_)
-            | StoredRunRecord::Forget => {}
+            | StoredRunRecord::Forget(_) => {}
         }
     }
 

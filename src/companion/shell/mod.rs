@@ -86,6 +86,8 @@ impl ShellSettings {
 pub(crate) enum ShellRefusal {
     /// A run of that id exists and was another command.
     RunIdConflict(String),
+    /// A run with that id was removed.
+    RunIdRemoved(String),
     NoRun(String),
     /// The command must be durable, and the write to the disk failed.
     NotRecorded,
@@ -102,6 +104,15 @@ pub(crate) enum ShellRefusal {
     /// The supervisor cannot be started.
     NoSupervisor(String),
     ShuttingDown,
+}
+
+impl From<RunIdConflict> for ShellRefusal {
+    fn from(conflict: RunIdConflict) -> Self {
+        match conflict {
+            RunIdConflict::OtherRequest(id) => Self::RunIdConflict(id),
+            RunIdConflict::Removed(id) => Self::RunIdRemoved(id),
+        }
+    }
 }
 
 /// The channels to a running command.
@@ -144,13 +155,11 @@ impl Shells {
         command: ShellRequest,
     ) -> Result<Arc<CommandRun>, ShellRefusal> {
         // Checked before the folder, which may be gone.
-        let known = self.runs.find_same_request(&command).await;
-        if let Some(run) = known.map_err(|RunIdConflict(id)| ShellRefusal::RunIdConflict(id))? {
+        if let Some(run) = self.runs.find_same_request(&command).await? {
             return Ok(run);
         }
         let context = self.session_context(&command.session)?;
-        let started = self.runs.begin_run(command);
-        let (run, is_new) = started.map_err(|RunIdConflict(id)| ShellRefusal::RunIdConflict(id))?;
+        let (run, is_new) = self.runs.begin_run(command)?;
         if !is_new {
             return match run.wait_admitted().await {
                 true => Ok(run),

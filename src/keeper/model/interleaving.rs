@@ -17,6 +17,13 @@ impl Model for SwapModel {
     type Violation = SwapViolation;
 
     fn steps(&self, state: &SwapState) -> Vec<(SwapAction, SwapState)> {
+        let is_in_service = |one: SwapContainer| {
+            let has_crashed = one.has_crashed;
+            one == SwapContainer {
+                has_crashed,
+                ..RUNNING_CONTAINER
+            }
+        };
         let mut steps = Vec::new();
         let Some(todo) = &state.keeper else {
             let mut next = state.clone();
@@ -34,6 +41,7 @@ impl Model for SwapModel {
             let is_of_a_run = [
                 SwapOp::Quiesce,
                 SwapOp::Pause,
+                SwapOp::CheckPaused,
                 SwapOp::Create,
                 SwapOp::Start,
                 SwapOp::Verify,
@@ -52,7 +60,7 @@ impl Model for SwapModel {
                 ..state.clone()
             };
             steps.push((SwapAction::WatchPasses, next));
-        } else if !state.has_run && state.containers[OLD_CONTAINER] == Some(RUNNING_CONTAINER) {
+        } else if !state.has_run && state.containers[OLD_CONTAINER].is_some_and(is_in_service) {
             let next = SwapState {
                 has_run: true,
                 journal: Some(RunJournalStep::Preparing),
@@ -66,6 +74,15 @@ impl Model for SwapModel {
                 ..state.clone()
             };
             steps.push((SwapAction::BeginRun, next));
+        }
+        let is_renamed = |one: &Option<SwapContainer>| one.is_some_and(|one| one.is_renamed);
+        if let Some(found) = state.containers.iter().position(is_renamed)
+            && !self.up_finds_containers_by_name
+        {
+            let mut next = state.clone();
+            next.change(found, |one| (one.is_renamed, one.restarts) = (false, true));
+            next.start(found);
+            steps.push((SwapAction::HostRepairs(found), next));
         }
         let status = state.latest.status;
         let is_placing = matches!(status, EvolveStage::Swapping | EvolveStage::Verifying);
@@ -114,15 +131,22 @@ impl Model for SwapModel {
             let runs = matches!(one.phase, SwapPhase::Running | SwapPhase::Paused);
             (one.admission, one.has_work) = (SwapAdmission::Unverified, false);
             one.phase = match (runs, one.restarts) {
-                (true, true) if is_started => SwapPhase::Running,
-                (true, true) => SwapPhase::Refused,
+                (_, true) if is_started => SwapPhase::Running,
+                (_, true) => SwapPhase::Refused,
                 (true, false) => SwapPhase::Ended,
-                (false, _) => one.phase,
+                (false, false) => one.phase,
             };
         };
+        let has_process =
+            |one: SwapContainer| matches!(one.phase, SwapPhase::Running | SwapPhase::Paused);
         for container in 0..SWAP_IMAGES.len() {
             let mut next = died.clone();
-            next.change(container, |one| die(one, true));
+            next.change(container, |one| {
+                if has_process(*one) {
+                    die(one, true);
+                    one.has_crashed |= one.phase == SwapPhase::Running;
+                }
+            });
             if next.containers != state.containers {
                 faults.push((SwapAction::ContainerCrashes(container), next));
             }
@@ -130,7 +154,10 @@ impl Model for SwapModel {
         for ports_are_free in [true, false] {
             let mut next = died.clone();
             next.keeper = None;
-            (0..SWAP_IMAGES.len()).for_each(|one| next.change(one, |one| die(one, ports_are_free)));
+            // An engine that starts also starts containers that had ended, or were never started.
+            (0..SWAP_IMAGES.len()).for_each(|container| {
+                next.change(container, |one| die(one, ports_are_free));
+            });
             faults.push((SwapAction::PowerFails { ports_are_free }, next));
         }
         faults
@@ -144,6 +171,14 @@ impl Model for SwapModel {
         }
         if state.has_lost_work {
             found.push(SwapViolation::WorkIsLost);
+        }
+        let is_open = |one: SwapContainer| {
+            one.phase != SwapPhase::Running || one.admission == SwapAdmission::Open
+        };
+        let present = state.present().and_then(|at| state.containers[at]);
+        let is_idle = state.keeper.as_ref().is_some_and(Vec::is_empty);
+        if is_idle && state.crashes == 0 && !present.is_none_or(is_open) {
+            found.push(SwapViolation::ClosedAfterTheEnd);
         }
         if !is_at_rest {
             return found;

@@ -1,6 +1,6 @@
 //! The current protocol holds its promises, and each earlier order of steps breaks one.
 
-use super::{SwapModel, SwapState, SwapViolation, first, left_aside};
+use super::{SwapModel, SwapState, SwapViolation, first, left_aside, renamed};
 use crate::model_checker::{assert_finds, assert_holds};
 
 #[test]
@@ -8,6 +8,7 @@ fn one_container_runs_after_any_crash() {
     let search = assert_holds(&SwapModel::default(), first());
     assert!(search.len() > 1000, "{} states", search.len());
     assert_holds(&SwapModel::default(), left_aside());
+    assert_holds(&SwapModel::default(), renamed());
 }
 
 #[test]
@@ -66,6 +67,12 @@ fn every_other_order_of_a_swap_violates_an_invariant() {
         &|order| order.opens_by_the_keeper_only = true,
     );
     finds(
+        "let only the container open admission",
+        first(),
+        SwapViolation::ClosedAfterTheEnd,
+        &|order| order.opens_by_the_container_only = true,
+    );
+    finds(
         "swap a container that has resumed",
         first(),
         SwapViolation::WorkIsLost,
@@ -76,5 +83,11 @@ fn every_other_order_of_a_swap_violates_an_invariant() {
         left_aside(),
         SwapViolation::NoneRuns,
         &|order| order.renames_before_the_start = true,
+    );
+    finds(
+        "let `up` find containers by their names",
+        renamed(),
+        SwapViolation::NoneRuns,
+        &|order| order.up_finds_containers_by_name = true,
     );
 }

@@ -59,7 +59,8 @@ impl RealCryoFolder {
                     .unwrap();
             }
             CryoModelAction::Sweep => self.store.sweep_unfinished(),
-            CryoModelAction::KernelCrash(_)
+            CryoModelAction::Run
+            | CryoModelAction::KernelCrash(_)
             | CryoModelAction::CompanionCrash(_)
             | CryoModelAction::ContainerCrash => {}
             CryoModelAction::PowerLoss => unreachable!("no test ends the machine"),

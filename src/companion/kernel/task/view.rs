@@ -4,6 +4,7 @@ use super::KernelOwner;
 use crate::companion::kernel::KernelView;
 use crate::companion::kernel::policy::{KernelPolicyState, ProbeCause};
 use crate::companion::kernel::process::KernelProcess;
+use crate::protocol::session::{RELOADING_DETAIL, STARTING_DETAIL};
 
 impl KernelOwner {
     pub(super) fn publish_view(&self) {
@@ -44,7 +45,7 @@ impl KernelOwner {
 
     fn describe_state(&self) -> String {
         match self.state {
-            KernelPolicyState::Starting { .. } => "starting".into(),
+            KernelPolicyState::Starting { .. } => STARTING_DETAIL.into(),
             KernelPolicyState::Probing(ProbeCause::Idle) => "idle".into(),
             KernelPolicyState::Idle if self.kernel.is_plain => {
                 "idle, without the packages installed at run time, with which it did not start"
@@ -54,7 +55,7 @@ impl KernelOwner {
                 Some(why) => format!("idle, without its variables, which can't be reloaded: {why}"),
                 None => "idle".into(),
             },
-            KernelPolicyState::Busy if self.restore.is_running() => "reloading variables".into(),
+            KernelPolicyState::Busy if self.restore.is_running() => RELOADING_DETAIL.into(),
             KernelPolicyState::Busy => "executing".into(),
             KernelPolicyState::Stopping { .. }
             | KernelPolicyState::Probing(ProbeCause::StoppedCode) => "being interrupted".into(),

@@ -17,12 +17,14 @@ mod model;
 mod queue;
 mod record;
 mod recovery;
+mod removed_ids;
 #[cfg(test)]
 mod tests;
 mod writer;
 
 pub(super) use queue::{RecordUrgency, RunRecorder};
 pub(super) use record::{StoredRunBegin, StoredRunEnd, StoredRunRecord};
+pub(super) use removed_ids::RunIdDigest;
 pub(super) use writer::create_private_folder;
 
 use super::retained_runs::RetainedRuns;
@@ -98,7 +100,14 @@ impl RunStore {
     pub(crate) fn recover_runs(&self) {
         let Some(inner) = &self.0 else { return };
         let own = inner.retained_runs.own_folder();
-        for mut run in recovery::read_journals(&inner.retained_runs.other_folders()) {
+        let folders = inner.retained_runs.other_folders();
+        let found = recovery::read_journals(&folders, &mut inner.shared.removed_ids.lock());
+        if let Err(error) = inner.shared.save_removed_ids() {
+            tracing::error!(%error, "the IDs of removed runs can't be recorded");
+            // The earlier journals stay.
+            inner.shared.note_failure();
+        }
+        for mut run in found {
             link_run_files(&mut run, &own);
             let first = StoredRunRecord::Begin(run.begin.clone());
             // The copied records are complete: private output was left out of them before.
@@ -156,6 +165,21 @@ impl RunStore {
                 .shared
                 .begin_run(&StoredRunRecord::Begin(begin), is_private),
         )
+    }
+
+    /// Notes that the run of this ID is removed: the ID is not executed again. Returns what the journal records.
+    pub(super) fn remove_id(&self, api_path: &str, id: &str) -> Option<RunIdDigest> {
+        let inner = self.0.as_ref()?;
+        let digest = removed_ids::run_id_digest(api_path, id);
+        inner.shared.removed_ids.lock().add(digest);
+        Some(digest)
+    }
+
+    /// Whether a run of this ID was removed.
+    pub(super) fn is_removed_id(&self, api_path: &str, id: &str) -> bool {
+        let digest = removed_ids::run_id_digest(api_path, id);
+        let removed = self.0.as_ref().map(|inner| inner.shared.removed_ids.lock());
+        removed.is_some_and(|removed| removed.contains(&digest))
     }
 
     /// Waits until all records up to now are written. Returns whether they and all earlier records are synced.

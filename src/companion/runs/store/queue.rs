@@ -1,9 +1,13 @@
 //! Queue of records for the writer, and the tasks that wait for these records.
 
 use super::record::{RECORD_KIND_FORGET, RECORD_KIND_TEXT, StoredRunRecord};
+use super::removed_ids::{REMOVED_IDS_FILE, RemovedIds, RunIdDigest};
+use super::writer::create_private_folder;
 use crate::companion::runs::run::RunSignal;
 use crate::protocol::kernel::RunStatus;
+use osctl_support::atomic_write::{Durability, atomic_write};
 use parking_lot::{Condvar, Mutex};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -47,6 +51,7 @@ pub(super) struct RunStoreShared {
     /// Notified after each batch.
     batch_completed: Condvar,
     has_failed: AtomicBool,
+    pub(super) removed_ids: Mutex<RemovedIds>,
     /// Number of records that are on the disk or have failed.
     settled_position: watch::Sender<u64>,
 }
@@ -116,6 +121,7 @@ impl RunStoreShared {
             record_queued: Condvar::new(),
             batch_completed: Condvar::new(),
             has_failed: AtomicBool::new(false),
+            removed_ids: Mutex::default(),
             settled_position: watch::Sender::new(0),
         }
     }
@@ -157,6 +163,24 @@ impl RunStoreShared {
     /// Whether a record could not be written since the journal was opened.
     pub(super) fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn note_failure(&self) {
+        self.has_failed.store(true, Ordering::Relaxed);
+    }
+
+    /// Writes the IDs of removed runs to their file, and syncs it.
+    ///
+    /// # Errors
+    /// When the folder can't be written.
+    pub(super) fn save_removed_ids(&self) -> io::Result<()> {
+        let content = self.removed_ids.lock().to_bytes();
+        if content.is_empty() {
+            return Ok(());
+        }
+        create_private_folder(&self.folder)?;
+        let path = self.folder.join(REMOVED_IDS_FILE);
+        atomic_write(&path, &content, Durability::FolderSynced).map(drop)
     }
 
     /// Waits until all records up to now are on the disk, or can't be.
@@ -216,7 +240,7 @@ impl RunStoreShared {
     /// Records the result of a batch and wakes the tasks that wait for it.
     pub(super) fn complete_batch(&self, batch: RecordBatch, is_written: bool) {
         if !is_written {
-            self.has_failed.store(true, Ordering::Relaxed);
+            self.note_failure();
             batch
                 .pending
                 .iter()
@@ -339,10 +363,10 @@ impl RunRecorder {
         beneath.display().to_string()
     }
 
-    /// Records that the run is removed.
-    pub(in crate::companion::runs) fn mark_forgotten(self: &Arc<Self>) {
+    /// Records that the run is removed. With the digest of its ID, the ID is not executed again.
+    pub(in crate::companion::runs) fn mark_forgotten(self: &Arc<Self>, id: Option<RunIdDigest>) {
         if !self.is_forgotten.swap(true, Ordering::Relaxed) {
-            self.push_record(&StoredRunRecord::Forget, RecordUrgency::Soon);
+            self.push_record(&StoredRunRecord::Forget(id), RecordUrgency::Soon);
         }
     }
 

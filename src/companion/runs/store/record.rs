@@ -3,6 +3,7 @@
 //! The records deliberately leave out the code beyond its first line, and the input of a command. For a run that is
 //! kept out of the history, neither the code nor its output is recorded.
 
+use super::removed_ids::RunIdDigest;
 use crate::protocol::kernel::{OutputStream, RunStatus};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -71,8 +72,8 @@ pub(in crate::companion::runs) enum StoredRunRecord {
         bytes: Vec<u8>,
     },
     End(StoredRunEnd),
-    /// The run was refused, or displaced by newer runs.
-    Forget,
+    /// The run was refused, or displaced by newer runs; then with the digest of its ID, which is not executed again.
+    Forget(Option<RunIdDigest>),
 }
 
 const RECORD_KIND_BEGIN: u8 = 1;
@@ -120,7 +121,10 @@ impl StoredRunRecord {
                 encode_stream_content(*stream, None, bytes),
             ),
             Self::End(end) => (RECORD_KIND_END, to_json_bytes(end)),
-            Self::Forget => (RECORD_KIND_FORGET, Vec::new()),
+            Self::Forget(digest) => (
+                RECORD_KIND_FORGET,
+                digest.iter().flatten().copied().collect(),
+            ),
         }
     }
 
@@ -165,7 +169,7 @@ impl StoredRunRecord {
                 Self::Tail { stream, bytes }
             }
             RECORD_KIND_END => Self::End(serde_json::from_slice(content).ok()?),
-            RECORD_KIND_FORGET => Self::Forget,
+            RECORD_KIND_FORGET => Self::Forget(content.try_into().ok()),
             _ => return None,
         })
     }

@@ -2,6 +2,7 @@
 
 use super::frame::parse_frames;
 use super::record::{StoredRunBegin, StoredRunRecord};
+use super::removed_ids::RemovedIds;
 use super::writer::SEGMENT_FILE_PREFIX;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
@@ -27,14 +28,19 @@ impl RecoverableRun {
     }
 }
 
-/// Reads the runs in the journals of these folders, the oldest journal first. Returns each run once.
-pub(super) fn read_journals(folders: &[PathBuf]) -> Vec<RecoverableRun> {
+/// Reads the runs in the journals of these folders, the oldest journal first. Returns each run once, and adds the IDs of
+/// removed runs to `removed`.
+pub(super) fn read_journals(folders: &[PathBuf], removed: &mut RemovedIds) -> Vec<RecoverableRun> {
     let mut all: HashMap<(String, String), RecoverableRun> = HashMap::new();
     for folder in folders {
-        let read = read_journal(folder).inspect_err(|error| {
+        let warn = |what: &str, error: &io::Error| {
             let folder = folder.display();
-            tracing::error!("the runs in `{folder}` can't be read: {error}");
-        });
+            tracing::error!("the {what} in `{folder}` can't be read: {error}");
+        };
+        if let Err(error) = removed.add_from_folder(folder) {
+            warn("IDs of removed runs", &error);
+        }
+        let read = read_journal(folder, removed).inspect_err(|error| warn("runs", error));
         for found in read.unwrap_or_default() {
             let key = (found.begin.api_path.clone(), found.begin.id.clone());
             match all.get_mut(&key) {
@@ -55,7 +61,7 @@ fn completeness_rank(found: &RecoverableRun) -> (u64, bool, usize) {
     (found.begin.created, found.is_ended(), found.records.len())
 }
 
-fn read_journal(folder: &Path) -> io::Result<Vec<RecoverableRun>> {
+fn read_journal(folder: &Path, removed: &mut RemovedIds) -> io::Result<Vec<RecoverableRun>> {
     let mut segments = Vec::new();
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
@@ -76,6 +82,9 @@ fn read_journal(folder: &Path) -> io::Result<Vec<RecoverableRun>> {
             .read_to_end(&mut bytes)?;
         for frame in parse_frames(&bytes) {
             if let Some(record) = StoredRunRecord::decode(frame.kind, frame.content) {
+                if let StoredRunRecord::Forget(Some(digest)) = record {
+                    removed.add(digest);
+                }
                 runs.entry(frame.run)
                     .or_default()
                     .insert(frame.index, record);
@@ -84,7 +93,9 @@ fn read_journal(folder: &Path) -> io::Result<Vec<RecoverableRun>> {
     }
     let found = runs.into_values().filter_map(|records| {
         let mut records: Vec<StoredRunRecord> = records.into_values().collect();
-        let is_forgotten = records.contains(&StoredRunRecord::Forget);
+        let is_forgotten = records
+            .iter()
+            .any(|record| matches!(record, StoredRunRecord::Forget(_)));
         if is_forgotten || !matches!(records.first(), Some(StoredRunRecord::Begin(_))) {
             return None;
         }

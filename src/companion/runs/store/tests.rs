@@ -6,7 +6,10 @@ use super::RunStore;
 use super::frame::parse_frames;
 use super::record::StoredRunRecord;
 use super::recovery::read_journals;
-use crate::companion::runs::{RetainedRuns, RunKind, RunRegistry, SpillFiles, TrackedRun};
+use super::removed_ids::RemovedIds;
+use crate::companion::runs::{
+    RetainedRuns, RunIdConflict, RunKind, RunRegistry, SpillFiles, TrackedRun,
+};
 use crate::protocol::kernel::{
     DisplayData, ExecReply, Execute, KernelReport, KernelState, OutputStream, RunEventKind,
     RunStatus,
@@ -224,7 +227,7 @@ async fn a_journal_that_is_cut_at_any_byte_keeps_the_records_before() {
     let mut counts = Vec::new();
     for at in 0..=length as usize {
         fs::write(cut.join("journal-0000000001"), &bytes[..at]).unwrap();
-        let found = read_journals(std::slice::from_ref(&cut));
+        let found = read_journals(std::slice::from_ref(&cut), &mut RemovedIds::default());
         let ids: Vec<&str> = found.iter().map(|one| &*one.begin.id).collect();
         assert_eq!(ids, ["a", "b", "c"][..ids.len()]);
         let ended = |one: &&super::RecoverableRun| {
@@ -265,7 +268,7 @@ async fn a_companion_killed_during_its_start_hides_no_runs() {
             [cut.clone(), retained_runs.own_folder()],
         ];
         for folders in orders {
-            let found = read_journals(&folders);
+            let found = read_journals(&folders, &mut RemovedIds::default());
             let ids: Vec<&str> = found.iter().map(|one| &*one.begin.id).collect();
             assert_eq!(ids, ["ended", "lost"], "{at}");
             assert_eq!(found[0].records.len(), 3, "{at}");
@@ -306,6 +309,42 @@ async fn many_small_runs_grow_neither_disk_nor_memory() {
     );
     assert!(runs.find_run("run-0").is_none());
     assert!(runs.list_runs().len() < 400);
+    // The record of the removal has left the journal.
+    let removed = RunIdConflict::Removed("run-0".into());
+    let again = runs.begin_run(named("run-0", "print('run-0')"));
+    assert_eq!(again.unwrap_err(), removed);
+}
+
+#[tokio::test]
+async fn the_id_of_a_removed_run_is_not_executed_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, runs, _) = open_companion(folder.path(), "1");
+    runs.forget_run(&begin(&runs, "refused"));
+    for number in 0..300 {
+        let run = begin(&runs, &format!("run-{number}"));
+        run.finish(RunStatus::Completed, RUN_STORE_TEST_REPORT);
+    }
+    assert!(store.wait_synced().await);
+    runs.prune_excess();
+    let assert_refused = |runs: &RunRegistry<Execute>| {
+        for id in ["run-0", "run-43"] {
+            let again = runs.begin_run(named(id, &format!("print('{id}')")));
+            assert_eq!(again.unwrap_err(), RunIdConflict::Removed(id.into()));
+        }
+    };
+    assert_refused(&runs);
+    assert!(store.wait_synced().await);
+    // The companions are killed, and each takes over what the last one has left.
+    for name in ["2", "3"] {
+        let (store, runs, retained_runs) = open_companion(folder.path(), name);
+        assert!(store.wait_synced().await);
+        retained_runs.remove_stale();
+        assert_refused(&runs);
+        assert!(runs.find_run("run-44").is_some());
+        assert!(runs.find_run("refused").is_none());
+    }
+    let (_, runs, _) = open_companion(folder.path(), "4");
+    begin(&runs, "refused");
 }
 
 #[tokio::test]

@@ -223,6 +223,8 @@ impl RunStoreWriter {
                 self.append_bytes(&needed)?;
                 self.sync_segment()?;
             }
+            // The segment may have the last records of removed IDs.
+            self.shared.save_removed_ids()?;
             fs::remove_file(&path)?;
             self.segments.pop_front();
         }
