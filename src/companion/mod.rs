@@ -174,7 +174,13 @@ pub(crate) async fn serve_companion(
         },
         settings.root.clone(),
     );
-    let hub_settings = hub_context::hub_settings(&settings, environment.clone(), activity.clone());
+    let hub_settings = hub_context::hub_settings(
+        &settings,
+        environment.clone(),
+        activity.clone(),
+        sessions.clone(),
+        shells.clone(),
+    );
     let hub = Hub::start(hub_settings, Arc::new(os.clone()));
     let gate = AdmissionControl::default();
     let session_state = SessionStateStore::new(
