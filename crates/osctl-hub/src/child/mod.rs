@@ -11,6 +11,7 @@
 
 mod event;
 mod in_process;
+mod line_buffer;
 mod pending_requests;
 mod pipe;
 mod process;

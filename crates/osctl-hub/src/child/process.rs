@@ -2,9 +2,10 @@
 //! with it.
 
 use super::event::ServerPipeEvent;
+use super::line_buffer::StdioLineBuffer;
 use crate::server_log::McpServerLog;
 use anyhow::{Context, Result};
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, Bytes};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::unistd::pipe2;
 use osctl_protocol::environment::UserEnvironment;
@@ -21,8 +22,8 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::time::timeout;
 
-/// Bytes of one read.
-const STDIO_READ_BYTES: usize = 64 << 10;
+/// A longer line of stderr is logged in parts.
+const MAX_STDERR_LINE_BYTES: usize = 64 << 10;
 /// The most bytes of one message; a server that exceeds them is ended as faulty.
 const MAX_STDIO_MESSAGE_BYTES: usize = 256 << 20;
 /// The size of a pipe, so that a large message takes few writes.
@@ -38,9 +39,7 @@ pub(super) struct ServerProcess {
     pub(super) pid: i32,
     stdin: Option<Sender>,
     stdout: Option<Receiver>,
-    read_buffer: BytesMut,
-    /// The number of bytes at the start of `read_buffer` that contain no line break.
-    scanned_bytes: usize,
+    lines: StdioLineBuffer,
     write_queue: VecDeque<Bytes>,
     /// How the process ended; reported after the messages that came before.
     exit_reason: Option<String>,
@@ -102,8 +101,7 @@ impl ServerProcess {
             pid,
             stdin: Some(Sender::from_owned_fd(stdin)?),
             stdout: Some(Receiver::from_owned_fd(stdout)?),
-            read_buffer: BytesMut::new(),
-            scanned_bytes: 0,
+            lines: StdioLineBuffer::default(),
             write_queue: VecDeque::new(),
             exit_reason: None,
         })
@@ -157,13 +155,13 @@ impl ServerProcess {
     /// Waits for the next event. Cancel-safe: a dropped call loses no event.
     pub(super) async fn next_event(&mut self) -> ServerPipeEvent {
         loop {
-            if let Some(line) = self.next_line() {
+            if let Some(line) = self.lines.next_line() {
                 return ServerPipeEvent::Message(line);
             }
             if let Some(why) = self.exit_reason.take() {
                 return ServerPipeEvent::Ended(why);
             }
-            if self.read_buffer.len() > MAX_STDIO_MESSAGE_BYTES {
+            if self.lines.len() > MAX_STDIO_MESSAGE_BYTES {
                 return ServerPipeEvent::Ended("it wrote a line of more than 256 MiB".into());
             }
             tokio::select! {
@@ -186,31 +184,12 @@ impl ServerProcess {
         let Some(stdout) = &self.stdout else {
             return false;
         };
-        self.read_buffer.reserve(STDIO_READ_BYTES);
-        match stdout.try_read_buf(&mut self.read_buffer) {
-            Ok(1..) => self.read_buffer.len() <= MAX_STDIO_MESSAGE_BYTES,
+        match self.lines.read_from(stdout) {
+            Ok(1..) => self.lines.len() <= MAX_STDIO_MESSAGE_BYTES,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => false,
             Ok(0) | Err(_) => {
                 self.stdout = None;
                 false
-            }
-        }
-    }
-
-    fn next_line(&mut self) -> Option<Bytes> {
-        loop {
-            let fresh = &self.read_buffer[self.scanned_bytes..];
-            // `contains` searches bytes faster than `position`.
-            if !fresh.contains(&b'\n') {
-                self.scanned_bytes = self.read_buffer.len();
-                return None;
-            }
-            let end = self.scanned_bytes + fresh.iter().position(|byte| *byte == b'\n')?;
-            let line = self.read_buffer.split_to(end).freeze();
-            self.read_buffer.advance(1);
-            self.scanned_bytes = 0;
-            if !line.trim_ascii().is_empty() {
-                return Some(line);
             }
         }
     }
@@ -221,7 +200,7 @@ impl ServerProcess {
         let exited = async {
             loop {
                 tokio::select! {
-                    () = wait_readable(self.stdout.as_ref()) => { self.read_stdout(); self.read_buffer.clear(); }
+                    () = wait_readable(self.stdout.as_ref()) => { self.read_stdout(); self.lines.clear(); }
                     event = self.supervisor.next_event() => match event {
                         SupervisorEvent::Ended { .. } | SupervisorEvent::AllExited => return,
                         SupervisorEvent::Started(_) | SupervisorEvent::NotStarted(_) => {}
@@ -282,7 +261,7 @@ async fn copy_stderr_to_log(mut pipe: Receiver, log: Arc<McpServerLog>) {
             log.append_line(&String::from_utf8_lossy(&unread[..end]));
             unread.drain(..=end);
         }
-        if unread.len() > STDIO_READ_BYTES {
+        if unread.len() > MAX_STDERR_LINE_BYTES {
             log.append_line(&String::from_utf8_lossy(&unread));
             unread.clear();
         }
