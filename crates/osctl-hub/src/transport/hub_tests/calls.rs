@@ -78,6 +78,19 @@ async fn a_call_that_changes_nothing_is_sent_again_after_the_end_of_its_server()
 }
 
 #[tokio::test]
+async fn a_repeated_call_brings_the_result_of_the_next_server() {
+    let fixture = fixture_with(test_server_config("a", true, 600)).await;
+    let client = fixture.session_client("/servers/a/mcp").await;
+    let call = tool_call_body("1", "marked", r#","arguments":{"x":"die-once"}"#);
+    let answer = client.post_for_text(&call).await;
+    assert_eq!(answer.matches("\"id\":1").count(), 1, "{answer}");
+    let answer = parse_json(&answer);
+    assert_eq!(answer["result"]["arguments"]["x"], "die-once", "{answer}");
+    let handshakes = fixture.servers.received_messages("a", "\"initialize\"");
+    assert_eq!(handshakes.len(), 2);
+}
+
+#[tokio::test]
 async fn cancellations_are_kept_from_a_server_that_does_not_survive_them() {
     let fixture = fixture_with(McpServerConfig {
         forwards_cancel: false,
