@@ -60,6 +60,15 @@ async fn a_name_without_its_server_is_answered_with_the_full_name() {
         let expected = format!("there is no `{name}`{meant}");
         assert_eq!(answer["error"]["message"], expected);
     }
+    for (params, why) in [
+        ("{}", "`name` is missing"),
+        (r#"{"name":7}"#, "`name` must be a string"),
+    ] {
+        let call = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#);
+        let answer = parse_json(&client.post_for_text(&call).await);
+        assert_eq!(answer["error"]["message"], why, "{answer}");
+        assert_eq!(answer["error"]["code"], -32602, "{answer}");
+    }
 }
 
 #[tokio::test]
