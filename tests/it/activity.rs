@@ -53,7 +53,9 @@ fn record_unfinished_runs(home: &Home, client: &Client) {
     assert_eq!(found(), [r#""tool" "running""#]);
     home.ok(["shell", "touch /tmp/go"]);
     let ended = [r#""tool" "running""#, r#""exec" "completed""#];
-    home.until("the record of the end", |_| (found() == ended).then_some(()));
+    home.until("the record of the end", |_| {
+        (found() == ended).then_some(())
+    });
 }
 
 fn each_client_leaves_records_that_survive_the_container() {

@@ -112,8 +112,7 @@ fn answer_verdict(answer: &[u8]) -> (ActivityVerdict, Option<UnfinishedRun>) {
     let value = |path: &[&str]| find_value(text, path).map(|span| &text[span]);
     let run = value(&["result", "_meta", UNFINISHED_RUN_KEY]);
     let run = run.and_then(|run| serde_json::from_str::<UnfinishedRun>(run).ok());
-    let is_failed =
-        value(&["error"]).is_some() || value(&["result", "isError"]) == Some("true");
+    let is_failed = value(&["error"]).is_some() || value(&["result", "isError"]) == Some("true");
     let verdict = match &run {
         Some(run) => run.status.into(),
         None if is_failed => ActivityVerdict::Failed,
