@@ -212,13 +212,15 @@ impl RunExecutor {
             self.taken_port = Some(*port);
         }
         let reason = sanitize::sanitize_sentence(&format!("{error:#}"));
-        // The lines of the failed step, without those of the steps beside it.
+        // The lines of the failed step or script, without those of the steps and services beside it.
         let named = error.downcast_ref().map(Error::log_tail);
-        let named = named.unwrap_or_default();
-        let lines = match named {
-            [] => self.log.tail_lines(),
-            named => named.to_vec(),
-        };
+        let mut lines = named.unwrap_or_default().to_vec();
+        if lines.is_empty() {
+            lines = testing::failed_script_lines(&self.record.checks);
+        }
+        if lines.is_empty() {
+            lines = self.log.tail_lines();
+        }
         self.log.log(&format!("failed: {reason}"));
         if self.record.failed_stage.is_none() {
             self.record.failed_stage = Some(stage);

@@ -18,6 +18,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
+/// The names of checks that run a script of the body begin with this.
+pub const SCRIPT_CHECK_PREFIX: &str = "selftest.d/";
+
 /// The result of one check.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct EvolveCheck {
