@@ -162,7 +162,7 @@ pub(crate) async fn serve_companion(
     let cryo = CryoService::start(parts.cryo, sessions.clone());
     let (stop, stopping) = watch::channel(false);
     let ports = listeners.desktop.take();
-    let (desktop, services) = Desktop::start(parts.desktop, ports, &stopping);
+    let (desktop, services) = Desktop::start(parts.desktop, ports, activity.clone(), &stopping);
     let files = FilesHandle::start(settings.data_folder.clone());
     let os = OsServerFactory::new(
         os_tools::ToolContext {

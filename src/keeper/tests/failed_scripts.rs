@@ -19,7 +19,10 @@ async fn the_record_has_the_lines_of_a_failed_script_and_no_others() {
     let record = harness.evolve().await;
     assert_eq!(record.failed_stage, Some(EvolveStage::Testing));
     let why = record.why.unwrap();
-    assert!(why.contains("selftest.d/10-mine: exit code 1: ValueError: no"), "{why}");
+    assert!(
+        why.contains("selftest.d/10-mine: exit code 1: ValueError: no"),
+        "{why}"
+    );
     let lines = ["exit code 1: Traceback:", "  File \"x\"", "ValueError: no"];
     assert_eq!(record.log_tail, lines);
     harness.assert_one_runs(OLD_IMAGE, "a script of the body fails");
