@@ -139,6 +139,15 @@ impl RunExecutor {
         self.record.dry_run || self.record.unchanged
     }
 
+    /// Whether the new container has the image of the old one, and the image has this version of osctl. A rollback may
+    /// have an image of an earlier version.
+    fn keeps_image(&self) -> bool {
+        let image = self.journal_entry.image.as_ref();
+        self.record.task == RunTask::Evolve
+            && image.is_some()
+            && image == self.journal_entry.previous.as_ref()
+    }
+
     /// A person who cancels a rescue keeps the failing container: the keeper does not start the rescue again.
     fn disable_rescue(&mut self) -> Result<()> {
         if self.record.task != RunTask::Rescue || !self.cancellation.is_by_user() {

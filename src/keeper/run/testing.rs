@@ -94,7 +94,10 @@ impl RunExecutor {
             .wait_until_healthy(trial, start, &self.log)
             .await?;
         self.log.report_step("running the self-test");
-        let verb = ["selftest", "--json", "--snapshot", TRIAL_STATE_FOLDER];
+        let mut verb = vec!["selftest", "--json", "--snapshot", TRIAL_STATE_FOLDER];
+        if self.keeps_image() {
+            verb.push("--same-image");
+        }
         let reply: Result<SelfTestReply> = self.target.exec_verb(trial, &verb, limit).await;
         let passed = reply.and_then(|tested| self.record_checks(tested.passed, tested.checks));
         if passed.is_err() {
