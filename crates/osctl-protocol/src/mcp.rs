@@ -183,6 +183,9 @@ pub struct ServerStatus {
     pub pids: Vec<i32>,
     /// Calls that are not answered yet.
     pub calls: usize,
+    /// Calls of tools since the configuration of the server was read.
+    #[serde(default)]
+    pub total_calls: u64,
     /// The number of unexpected exits.
     pub crashes: u64,
     /// The title that the server reports, once it is known.
