@@ -53,7 +53,7 @@ fn record_unfinished_runs(home: &Home, client: &Client) {
     assert_eq!(found(), [r#""tool" "running""#]);
     home.ok(["shell", "touch /tmp/go"]);
     let ended = [r#""tool" "running""#, r#""exec" "completed""#];
-    home.until("the record of the end", |_| {
+    home.api().until("the record of the end", |_| {
         (found() == ended).then_some(())
     });
 }

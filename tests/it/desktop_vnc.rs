@@ -33,7 +33,7 @@ fn a_vnc_client_needs_the_password_and_sees_what_a_screenshot_shows() {
     let home = instance();
     let (address, password) = vnc(home);
     let mut viewer = Viewer::open(&address, &password).unwrap();
-    home.until("the record of the sign-in", |home| {
+    home.api().until("the record of the sign-in", |_| {
         let actions = home.json(["activity", "--client", "vnc"]);
         let last = actions["actions"].as_array()?.last()?.clone();
         (last["kind"] == "sign_in" && last["text"] == "desktop").then_some(())
