@@ -1,8 +1,8 @@
 //! Tests that messages pass through the merged endpoint unchanged, and that refusals are JSON.
 
 use super::{
-    EVENTS_FIRST, HubFixture, TEST_ACCEPT_BOTH, TestEventStream, parse_json, response_text,
-    send_test_request, tool_call_body,
+    HubFixture, TEST_ACCEPT_BOTH, TestEventStream, parse_json, response_text, send_test_request,
+    tool_call_body,
 };
 use crate::message::RpcMessage;
 use serde_json::{Value, json};
@@ -42,21 +42,6 @@ async fn merged_servers_preserve_bytes() {
             assert!(answer == expected, "{id}: {:.300}", answer);
         }
     }
-}
-
-#[tokio::test]
-async fn a_stream_says_from_where_and_when_to_resume() {
-    let fixture = HubFixture::new();
-    let client = fixture.session_client("/servers/a/mcp").await;
-    let call = tool_call_body("1", "echo", "");
-    let response = client.send_request("POST", EVENTS_FIRST, "", &call).await;
-    let text = response_text(response).await;
-    let lines: Vec<&str> = text.lines().take(3).collect();
-    assert!(
-        lines[0].starts_with("id: ") && lines[0].contains(".0."),
-        "{text}"
-    );
-    assert_eq!(lines[1..], ["retry: 1000", "data:"], "{text}");
 }
 
 #[tokio::test]
