@@ -1,9 +1,10 @@
-"""Runs inside the container and times calls of the filesystem server by several ways.
+"""Times calls of the filesystem server by several ways: inside the container, or on the host.
 
-Reads lines from stdin, and ends with them. The first is the token; every other is `NAME COUNT`, and
-is answered with one line of JSON: the seconds that each of COUNT calls took, or, for a crowd, how
-many calls a second 64 clients got answered. The clients are the same for all who speak HTTP: raw
-sockets, so that what is measured is the other side.
+On the host, the argument is a JSON object: the `port` of the hub, and the `folder` with supergateway,
+its server and the file that it reads. Reads lines from stdin, and ends with them. The first is the
+token; every other is `NAME COUNT`, and is answered with one line of JSON: the seconds that each of
+COUNT calls took, or, for a crowd, how many calls a second 64 clients got answered. The clients are
+the same for all who speak HTTP: raw sockets, so that what is measured is the other side.
 """
 
 from __future__ import annotations
@@ -16,13 +17,17 @@ import sys
 import time
 
 SERVER = ["/opt/osctl/servers/filesystem/node_modules/.bin/mcp-server-filesystem", "/root"]
-HUB, PROXY = 8765, 8766
-PATHS = {HUB: "/servers/filesystem/mcp", PROXY: "/mcp"}
+HUB, PROXY, GATEWAY = 8765, 8766, 8767
+HUB_PATH, PEER_PATH = "/servers/filesystem/mcp", "/mcp"
 CROWD = 64
 INFO = {"name": "bench", "version": "1"}
 HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": INFO}
 READY = {"jsonrpc": "2.0", "method": "notifications/initialized"}
-CALL = {"name": "read_text_file", "arguments": {"path": "/root/bench.txt"}}
+FILE = "/root/bench.txt"
+
+
+def read_call(file: str) -> dict:
+    return request(1, "tools/call", {"name": "read_text_file", "arguments": {"path": file}})
 
 
 def request(number: int, method: str, params: object) -> dict:
@@ -39,7 +44,7 @@ class Stdio:
         self._send(READY)
 
     def call(self) -> None:
-        assert b"some text" in self._ask(request(1, "tools/call", CALL))
+        assert b"some text" in self._ask(read_call(FILE))
 
     def _send(self, message: dict) -> None:
         self._child.stdin.write(json.dumps(message).encode() + b"\n")
@@ -53,18 +58,18 @@ class Stdio:
 class Http:
     """A session of Streamable HTTP on one connection."""
 
-    def __init__(self, port: int, token: str) -> None:
+    def __init__(self, port: int, path: str, token: str, file: str = FILE) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._unread = b""
-        self._port, self._token, self._session = port, token, ""
+        self._port, self._path, self._token, self._session = port, path, token, ""
         head = self._exchange(request(0, "initialize", HELLO))
         for line in head.decode().split("\r\n"):
             name, _, value = line.partition(": ")
             if name.lower() == "mcp-session-id":
                 self._session = value
         self._exchange(READY)
-        self._call = self._written(request(1, "tools/call", CALL))
+        self._call = self._written(read_call(file))
 
     def call(self) -> None:
         self.begin()
@@ -96,7 +101,7 @@ class Http:
     def _written(self, message: dict) -> bytes:
         body = json.dumps(message)
         lines = [
-            f"POST {PATHS[self._port]} HTTP/1.1",
+            f"POST {self._path} HTTP/1.1",
             f"Host: 127.0.0.1:{self._port}",
             f"Authorization: Bearer {self._token}",
             "Content-Type: application/json",
@@ -118,9 +123,9 @@ class Http:
         return head
 
 
-def crowd(port: int, token: str, count: int) -> float:
+def crowd(port: int, path: str, token: str, count: int) -> float:
     """Calls a second of 64 clients, of which each asks again when it was answered."""
-    clients = [Http(port, token) for _ in range(CROWD)]
+    clients = [Http(port, path, token) for _ in range(CROWD)]
     with selectors.DefaultSelector() as selector:
         for client in clients:
             selector.register(client.socket, selectors.EVENT_READ, client)
@@ -151,34 +156,53 @@ def timed(call: object, count: int) -> list[float]:
     return samples
 
 
-def start_proxy() -> subprocess.Popen:
-    command = ["/tmp/peers/bin/mcp-proxy", "--port", str(PROXY), "--", *SERVER]
+def start_peer(command: list[str], port: int) -> subprocess.Popen:
     quiet = subprocess.DEVNULL
-    proxy = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet)
+    peer = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet)
     for _ in range(600):
         try:
-            socket.create_connection(("127.0.0.1", PROXY)).close()
-            return proxy
+            socket.create_connection(("127.0.0.1", port)).close()
+            return peer
         except OSError:
             time.sleep(0.05)
-    raise TimeoutError("mcp-proxy does not listen")
+    raise TimeoutError(f"{command[0]} does not listen")
+
+
+def start_gateway(folder: str) -> subprocess.Popen:
+    programs = f"{folder}/node_modules/.bin"
+    server = f"{programs}/mcp-server-filesystem {folder}"
+    command = [f"{programs}/supergateway", "--stdio", server, "--port", str(GATEWAY)]
+    return start_peer([*command, "--outputTransport", "streamableHttp", "--stateful"], GATEWAY)
 
 
 def main() -> None:
     token = sys.stdin.readline().strip()
-    with open("/root/bench.txt", "w") as file:
-        file.write("some text")
-    proxy = start_proxy()
-    ways = {"stdio": Stdio(), "hub": Http(HUB, token), "proxy": Http(PROXY, token)}
-    ports = {"hub-crowd": HUB, "proxy-crowd": PROXY}
+    crowds = {}
+    if len(sys.argv) > 1:
+        host = json.loads(sys.argv[1])
+        file = f"{host['folder']}/bench.txt"
+        peer = start_gateway(host["folder"])
+        ways = {
+            "hub": Http(host["port"], HUB_PATH, token),
+            "gateway": Http(GATEWAY, PEER_PATH, token, file),
+        }
+    else:
+        file = FILE
+        proxy = ["/tmp/peers/bin/mcp-proxy", "--port", str(PROXY), "--", *SERVER]
+        peer = start_peer(proxy, PROXY)
+        hub, other = (HUB, HUB_PATH, token), (PROXY, PEER_PATH, token)
+        ways = {"stdio": Stdio(), "hub": Http(*hub), "proxy": Http(*other)}
+        crowds = {"hub-crowd": hub, "proxy-crowd": other}
+    with open(file, "w") as content:
+        content.write("some text")
     for line in sys.stdin:
         name, count = line.split()
-        if name in ports:
-            told = [crowd(ports[name], token, int(count))]
+        if name in crowds:
+            told = [crowd(*crowds[name], int(count))]
         else:
             told = timed(ways[name].call, int(count))
         print(json.dumps(told), flush=True)
-    proxy.terminate()
+    peer.terminate()
 
 
 main()

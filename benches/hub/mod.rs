@@ -4,11 +4,12 @@
 //! |---|---|---|
 //! | latency added | `tools/call` through the hub, less the same over stdio | through mcp-proxy, less the same |
 //! | 64 clients | calls a second through the hub | through mcp-proxy |
+//! | `tools/call` from the host | through the published port | supergateway on the host, without a container |
 //! | `tools/list`, cold | from the cache, no server runs | |
 //! | memory | the companion's resident set with three servers that were not started | |
 //!
-//! All use the same filesystem server in one container, and both HTTP proxies the same client. The contestants take
-//! turns within one run, because only ratios are comparable. A missed target makes the exit code 1.
+//! All use the same filesystem server and the same client, in one container except for the row from the host. The
+//! contestants take turns within one run, because only ratios are comparable. A missed target makes the exit code 1.
 
 mod peers;
 mod session;
@@ -18,13 +19,16 @@ use crate::instance::{self, Instance};
 use crate::memory;
 use crate::report::{Report, say};
 use crate::samples::{Samples, rounds};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use peers::Peers;
 
 /// Calls of each contestant in one round of twenty.
 const CALLS: usize = 100;
 /// Calls of the 64 concurrent clients.
 const CONCURRENT_CALLS: usize = 4000;
+/// Calls of each contestant from the host, and the rounds in which they take turns.
+const HOST_CALLS: usize = 100;
+const HOST_ROUNDS: usize = 20;
 /// The largest resident set of the companion.
 const MAX_MEMORY_BYTES: f64 = 20.0 * 1024.0 * 1024.0;
 /// The longest time of a list that needs no server.
@@ -71,7 +75,21 @@ pub(crate) fn measure(report: &mut Report) -> Result<()> {
     report.faster("64 concurrent clients, time per call", seconds, 5.0);
     report.rate("  calls answered through the hub", "calls/s", hub.p50());
     report.rate("  calls answered through mcp-proxy", "calls/s", proxy.p50());
-    drop(peers);
+    say("installing supergateway");
+    let address = session::hub_address(&instance)?;
+    let (_, port) = address.rsplit_once(':').context("no port")?;
+    let host = Peers::start_on_host(&instance, port.parse()?, &api.1)?;
+    say("timing calls from the host");
+    let [hub, gateway] = rounds(
+        HOST_ROUNDS,
+        [
+            &mut || host.time("hub", HOST_CALLS / HOST_ROUNDS),
+            &mut || host.time("gateway", HOST_CALLS / HOST_ROUNDS),
+        ],
+    )?;
+    let what = "tools/call from the host, against supergateway";
+    report.contest(what, [&hub, &gateway], [1.0, 0.0]);
+    drop((host, peers));
     say("timing lists");
     let mut lists = Vec::new();
     for _ in 0..5 {

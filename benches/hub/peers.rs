@@ -1,15 +1,23 @@
-//! mcp-proxy in its own environment in the same container, and `clients.py`, which measures there.
+//! The peers, each in its own environment, and `clients.py`, which measures beside them: mcp-proxy in the same
+//! container, and supergateway on the host.
 
 use crate::instance::{Instance, finish};
 use anyhow::{Context, Result};
 use std::cell::RefCell;
+use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 /// The files that [`Peers::start`] needs in `/repo`.
 pub(crate) const FILES: &[(&str, &str)] = &[
     ("clients.py", include_str!("clients.py")),
     ("requirements.txt", include_str!("requirements.txt")),
+];
+
+/// What [`Peers::start_on_host`] installs; the server is that of the image.
+const HOST_PACKAGES: [&str; 2] = [
+    "supergateway@4.0.0",
+    "@modelcontextprotocol/server-filesystem@2026.8.31",
 ];
 
 const PYTHON: &str = "/tmp/peers/bin/python";
@@ -49,8 +57,30 @@ impl Peers {
             "/repo/requirements.txt",
         ];
         finish(instance.docker_exec(&[], &[&install[..], &what].concat()))?;
-        let mut process = instance
-            .docker_exec(&["-i"], &[PYTHON, "/repo/clients.py"])
+        let clients = instance.docker_exec(&["-i"], &[PYTHON, "/repo/clients.py"]);
+        Self::spawn(clients, token)
+    }
+
+    /// Installs supergateway on the host, which needs npm and Python, and starts `clients.py` there. `port` is the
+    /// hub's. The peers in the container must have started before: they write the file that the hub's server reads.
+    pub(crate) fn start_on_host(instance: &Instance, port: u16, token: &str) -> Result<Self> {
+        let folder = instance.folder("supergateway")?;
+        let mut install = Command::new("npm");
+        install
+            .args(["install", "--silent", "--no-audit", "--no-fund", "--prefix"])
+            .arg(&folder)
+            .args(HOST_PACKAGES);
+        finish(install)?;
+        let script = folder.join("clients.py");
+        fs::write(&script, include_str!("clients.py"))?;
+        let options = serde_json::json!({"port": port, "folder": folder});
+        let mut clients = Command::new("python3");
+        clients.arg(script).arg(options.to_string());
+        Self::spawn(clients, token)
+    }
+
+    fn spawn(mut clients: Command, token: &str) -> Result<Self> {
+        let mut process = clients
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;

@@ -25,7 +25,7 @@ _INTERNAL = (
 
 def describe_error(error: BaseException) -> dict[str, Any]:
     """Returns `{type, message, traceback}` of an exception; never raises."""
-    kind = _call_safely(lambda: str(type(error).__name__), "Exception")
+    kind = _call_safely(lambda: _public_name(str(type(error).__name__)), "Exception")
     message = _call_safely(lambda: _error_message(error), "<the exception's text cannot be shown>")
     lines = _call_safely(lambda: _traceback_lines(error), None)
     if lines is None:
@@ -40,6 +40,11 @@ def _call_safely(make: Callable[[], Any], otherwise: Any) -> Any:
         return make()
     except BaseException:
         return otherwise
+
+
+def _public_name(name: str) -> str:
+    # CPython raises this private class for code that could continue, such as `f(`.
+    return "SyntaxError" if name == "_IncompleteInputError" else name
 
 
 def _error_message(error: BaseException) -> str:
@@ -75,6 +80,7 @@ def _keep_user_frames(trace: TracebackException | None, seen: set[int]) -> None:
     if trace is None or id(trace) in seen:
         return
     seen.add(id(trace))
+    trace.exc_type_qualname = _public_name(trace.exc_type_qualname)
     frames = list(trace.stack or ())
     first = next((i for i, frame in enumerate(frames) if frame.filename.startswith("<cell ")), 0)
     kept = [frame for frame in frames[first:] if _is_users(frame.filename)]

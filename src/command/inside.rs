@@ -20,6 +20,9 @@ pub(crate) enum InsideRequest {
         /// The state to restore, in the layout of the data folder; read-only
         #[arg(long, value_name = "DIR")]
         snapshot: Option<PathBuf>,
+        /// The image is that of the current container
+        #[arg(long)]
+        same_image: bool,
     },
     /// Refuse new requests and store everything; run by the keeper
     #[command(hide = true)]
@@ -48,7 +51,13 @@ impl InsideRequest {
     fn into_http(self) -> Result<(&'static str, Value)> {
         Ok(match self {
             Self::Remember => ("/evolve/remember", json!({})),
-            Self::Selftest { snapshot } => ("/evolve/selftest", json!({"snapshot": snapshot})),
+            Self::Selftest {
+                snapshot,
+                same_image,
+            } => {
+                let body = json!({"snapshot": snapshot, "same_image": same_image});
+                ("/evolve/selftest", body)
+            }
             Self::Quiesce { grace, force } => {
                 ("/evolve/quiesce", json!({"grace": grace, "force": force}))
             }
@@ -102,12 +111,12 @@ mod tests {
             (
                 "selftest --json",
                 "/evolve/selftest",
-                json!({"snapshot": null}),
+                json!({"snapshot": null, "same_image": false}),
             ),
             (
-                "selftest --json --snapshot /a",
+                "selftest --json --snapshot /a --same-image",
                 "/evolve/selftest",
-                json!({"snapshot": "/a"}),
+                json!({"snapshot": "/a", "same_image": true}),
             ),
             (
                 "quiesce --json --grace 0.5",

@@ -1,9 +1,11 @@
 //! What the companion provides to the hub of MCP servers: paths, variables and the activity log.
 
-use super::activity::ActivityLog;
+use super::activity::{ActivityLog, Caller};
 use super::environment::EnvironmentHandle;
+use super::kernel::KernelSessions;
 use super::settings::{CompanionSettings, inherited_environment};
-use crate::protocol::activity::ActivityRecord;
+use super::shell::Shells;
+use crate::protocol::activity::{ActivityKind, ActivityRecord};
 use crate::protocol::environment::UserEnvironment;
 use osctl_hub::{HubContext, HubSettings};
 use std::sync::Arc;
@@ -12,6 +14,8 @@ use std::sync::Arc;
 struct CompanionContext {
     environment: EnvironmentHandle,
     activity: ActivityLog,
+    sessions: KernelSessions,
+    shells: Shells,
 }
 
 impl HubContext for CompanionContext {
@@ -22,12 +26,23 @@ impl HubContext for CompanionContext {
     fn record_activity(&self, record: ActivityRecord) {
         self.activity.push(record);
     }
+
+    fn record_end_of_run(&self, run: &str, client: Arc<str>) {
+        let (log, caller) = (&self.activity, Caller(client));
+        if let Ok(run) = self.sessions.find_run(run) {
+            log.record_run(ActivityKind::Exec, &caller, &run);
+        } else if let Ok(run) = self.shells.find_run(run) {
+            log.record_run(ActivityKind::Shell, &caller, &run);
+        }
+    }
 }
 
 pub(super) fn hub_settings(
     settings: &CompanionSettings,
     environment: EnvironmentHandle,
     activity: ActivityLog,
+    sessions: KernelSessions,
+    shells: Shells,
 ) -> HubSettings {
     let data_folder = settings.data_folder.join("mcp");
     HubSettings {
@@ -44,6 +59,8 @@ pub(super) fn hub_settings(
         context: Arc::new(CompanionContext {
             environment,
             activity,
+            sessions,
+            shells,
         }),
     }
 }

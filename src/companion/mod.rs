@@ -164,7 +164,7 @@ pub(crate) async fn serve_companion(
     let cryo = CryoService::start(parts.cryo, sessions.clone());
     let (stop, stopping) = watch::channel(false);
     let ports = listeners.desktop.take();
-    let (desktop, services) = Desktop::start(parts.desktop, ports, &stopping);
+    let (desktop, services) = Desktop::start(parts.desktop, ports, activity.clone(), &stopping);
     let files = FilesHandle::start(settings.data_folder.clone());
     let os = OsServerFactory::new(
         os_tools::ToolContext {
@@ -176,7 +176,13 @@ pub(crate) async fn serve_companion(
         },
         settings.root.clone(),
     );
-    let hub_settings = hub_context::hub_settings(&settings, environment.clone(), activity.clone());
+    let hub_settings = hub_context::hub_settings(
+        &settings,
+        environment.clone(),
+        activity.clone(),
+        sessions.clone(),
+        shells.clone(),
+    );
     let hub = Hub::start(hub_settings, Arc::new(os.clone()));
     let gate = AdmissionControl::default();
     let session_state = SessionStateStore::new(

@@ -50,6 +50,9 @@ pub(super) const CLIENT_NDJSON_TYPE: &str = "application/x-ndjson";
 const MAX_CLIENT_INTERRUPT_ATTEMPTS: u32 = 5;
 const CLIENT_INTERRUPT_DELAY: Duration = Duration::from_millis(500);
 
+/// The client reuses no connection that was idle for this time: the companion closes such connections after 30 s.
+const CLIENT_IDLE_TIMEOUT: Duration = Duration::from_secs(20);
+
 #[derive(Debug, Clone)]
 pub(crate) struct CompanionClient {
     http: reqwest::Client,
@@ -94,6 +97,7 @@ impl CompanionClient {
             .no_proxy()
             .redirect(Policy::none())
             .tls_certs_only(std::iter::empty())
+            .pool_idle_timeout(CLIENT_IDLE_TIMEOUT)
             .tcp_nodelay(true);
         let http = match &tunnel {
             // The listener belongs to this process, and the engine relays each connection into the container.

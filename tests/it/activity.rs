@@ -34,6 +34,30 @@ fn find<'a>(records: &'a [Value], text: &str) -> &'a Value {
     found.unwrap_or_else(|| panic!("{text}: {records:#?}"))
 }
 
+/// Code that its time limit interrupts, and code that continues after its call: the call and the end are recorded.
+fn record_unfinished_runs(home: &Home, client: &Client) {
+    home.ok(["exec", "import os, time"]);
+    let code = json!({"code": "time.sleep(99)  # too long", "timeout": 0.2});
+    let run = json!({"name": "os__execute_python_code", "arguments": code});
+    client.ask("tools/call", &run);
+    let waiting = "while not os.path.exists('/tmp/go'): time.sleep(0.05)";
+    let code = json!({"code": waiting, "wait": 0});
+    let run = json!({"name": "os__execute_python_code", "arguments": code});
+    client.ask("tools/call", &run);
+    let found = || -> Vec<String> {
+        let records = records(home, &["--client", "test"]);
+        let records = records.iter().filter(|record| record["text"] == waiting);
+        let words = records.map(|record| format!("{} {}", record["kind"], record["verdict"]));
+        words.collect()
+    };
+    assert_eq!(found(), [r#""tool" "running""#]);
+    home.ok(["shell", "touch /tmp/go"]);
+    let ended = [r#""tool" "running""#, r#""exec" "completed""#];
+    home.api().until("the record of the end", |_| {
+        (found() == ended).then_some(())
+    });
+}
+
 fn each_client_leaves_records_that_survive_the_container() {
     let home = small("it-activity");
     home.up();
@@ -53,6 +77,7 @@ fn each_client_leaves_records_that_survive_the_container() {
     let client = Client::of(home.hub(), "/mcp", &json!({}));
     let run = json!({"name": "os__run_shell", "arguments": {"command": "false; exit 3"}});
     client.ask("tools/call", &run);
+    record_unfinished_runs(&home, &client);
 
     let before = records(&home, &[]);
     let field = |text: &str, key: &str| find(&before, text)[key].clone();
@@ -64,6 +89,7 @@ fn each_client_leaves_records_that_survive_the_container() {
         ("/tmp/a b", "curl", "file", "completed"),
         ("mcp", "test", "sign_in", "completed"),
         ("false; exit 3", "test", "tool", "completed"),
+        ("time.sleep(99)  # too long", "test", "tool", "interrupted"),
     ] {
         let record = find(&before, text);
         assert_eq!(record["client"], client, "{record}");

@@ -80,6 +80,8 @@ fn a_user_opens_the_desktop_and_types_into_a_terminal() {
     assert_eq!(shown["windows"], json!([]));
     let mut page = open_page(home);
     page.until("document.querySelector('#screen canvas').width > 0");
+    let title = page.value("document.title");
+    assert_eq!(title, format!("{} · osctl desktop", home.container()));
     wait_until_screen_fits(&api, &mut page);
     // The canvas shows the background with icons.
     page.until(
@@ -102,13 +104,14 @@ fn a_user_opens_the_desktop_and_types_into_a_terminal() {
         let all = windows(api, "XTerm");
         all.iter().any(|w| w["focused"] == true).then_some(())
     });
-    page.press("echo typed in a browser > /tmp/typed\n");
+    // The terminal starts in the project.
+    page.press("echo typed in a browser in $PWD > /tmp/typed\n");
     let read = "import os; os.path.exists('/tmp/typed') and open('/tmp/typed').read() or None";
     let typed = api.until("the arrival of the typed text", |api| {
         let text = api.exec(read)["result"].clone();
         text.is_string().then_some(text)
     });
-    assert_eq!(typed, "'typed in a browser\\n'");
+    assert_eq!(typed, "'typed in a browser in /repo\\n'");
     // The clipboard works in both directions, with any script.
     put(
         &api,
@@ -162,6 +165,12 @@ fn each_icon_opens_what_it_shows() {
             }
             shown(api)
         });
+        if class == "Pcmanfm" {
+            // The title of the window is the name of the folder.
+            api.until("the project's folder", |api| {
+                shown(api).filter(|window| window["title"] == "repo")
+            });
+        }
         if class == "Chromium" {
             api.connect().send("DELETE", "/display/browser", &[], b"");
         }

@@ -33,6 +33,11 @@ fn a_vnc_client_needs_the_password_and_sees_what_a_screenshot_shows() {
     let home = instance();
     let (address, password) = vnc(home);
     let mut viewer = Viewer::open(&address, &password).unwrap();
+    home.api().until("the record of the sign-in", |_| {
+        let actions = home.json(["activity", "--client", "vnc"]);
+        let last = actions["actions"].as_array()?.last()?.clone();
+        (last["kind"] == "sign_in" && last["text"] == "desktop").then_some(())
+    });
     for wrong in ["", "password", &password[..7]] {
         let message = Viewer::open(&address, wrong).unwrap_err();
         assert!(

@@ -21,6 +21,14 @@ def test_syntax_errors_show_the_line_and_no_frames(kernel, code):
     assert "codeop" not in run.traceback and "compilerop" not in run.traceback
 
 
+@pytest.mark.parametrize("code", ["x = (", "f(1,", "d = {'a': 1,"])
+def test_code_that_could_continue_is_a_syntax_error(kernel, code):
+    run = kernel.run(code)
+    assert run.error["type"] == "SyntaxError"
+    assert run.error["traceback"][-1].startswith("SyntaxError: ")
+    assert "_Incomplete" not in run.traceback
+
+
 def test_chained_and_grouped_exceptions_are_complete(kernel):
     run = kernel.run("try:\n    1/0\nexcept Exception as e:\n    raise ValueError('second') from e")
     assert "ZeroDivisionError" in run.traceback and "direct cause" in run.traceback

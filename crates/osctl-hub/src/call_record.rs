@@ -5,6 +5,7 @@ use super::settings::HubContext;
 use osctl_protocol::activity::{ActivityKind, ActivityVerdict};
 use osctl_protocol::activity_draft::ActivityDraft;
 use osctl_protocol::activity_text::{client_name, url_text};
+use osctl_protocol::mcp::{UNFINISHED_RUN_KEY, UnfinishedRun};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -75,9 +76,20 @@ impl CallRecord {
         }))
     }
 
-    /// Records the answer.
+    /// Records the answer, and the later end of a run that continues.
     pub(super) fn finish_with_answer(&self, answer: &[u8]) {
-        self.finish(answer_verdict(answer), answer.len() as u64);
+        let Some(draft) = self.draft.lock().take() else {
+            return;
+        };
+        let client = draft.client.clone();
+        let (verdict, run) = answer_verdict(answer);
+        self.context
+            .record_activity(draft.finish(verdict, answer.len() as u64));
+        if verdict == ActivityVerdict::Running
+            && let Some(run) = run
+        {
+            self.context.record_end_of_run(&run.id, client);
+        }
     }
 
     /// Records the first end; later ones have no effect.
@@ -94,19 +106,19 @@ impl Drop for CallRecord {
     }
 }
 
-/// The verdict by the answer. The built-in tools report the status of a run in their structured content.
-fn answer_verdict(answer: &[u8]) -> ActivityVerdict {
+/// The verdict by the answer. The built-in tools report a run that did not reach its end in `_meta`.
+fn answer_verdict(answer: &[u8]) -> (ActivityVerdict, Option<UnfinishedRun>) {
     let text = std::str::from_utf8(answer).unwrap_or_default();
     let value = |path: &[&str]| find_value(text, path).map(|span| &text[span]);
-    let status = value(&["result", "structuredContent", "status"]);
-    match status.unwrap_or_default() {
-        "\"running\"" => ActivityVerdict::Running,
-        "\"interrupted\"" => ActivityVerdict::Interrupted,
-        "\"failed\"" => ActivityVerdict::Failed,
-        _ if value(&["error"]).is_some() => ActivityVerdict::Failed,
-        _ if value(&["result", "isError"]) == Some("true") => ActivityVerdict::Failed,
-        _ => ActivityVerdict::Completed,
-    }
+    let run = value(&["result", "_meta", UNFINISHED_RUN_KEY]);
+    let run = run.and_then(|run| serde_json::from_str::<UnfinishedRun>(run).ok());
+    let is_failed = value(&["error"]).is_some() || value(&["result", "isError"]) == Some("true");
+    let verdict = match &run {
+        Some(run) => run.status.into(),
+        None if is_failed => ActivityVerdict::Failed,
+        None => ActivityVerdict::Completed,
+    };
+    (verdict, run)
 }
 
 #[cfg(test)]
@@ -126,16 +138,25 @@ mod tests {
             (r#"{"id":1,"result":{"isError":true}}"#, V::Failed),
             (r#"{"id":1,"error":{"code":1}}"#, V::Failed),
             (
-                r#"{"id":1,"result":{"structuredContent":{"status":"running"}}}"#,
+                r#"{"id":1,"result":{"_meta":{"osctl/run":{"id":"a","status":"running"}}}}"#,
                 V::Running,
             ),
             (
-                r#"{"id":1,"result":{"isError":true,"structuredContent":{"status":"interrupted"}}}"#,
+                r#"{"id":1,"result":{"isError":true,"_meta":{"osctl/run":{"id":"a","status":"interrupted"}}}}"#,
                 V::Interrupted,
+            ),
+            (
+                r#"{"id":1,"result":{"isError":true,"_meta":{"osctl/run":{"id":"a","status":"lost"}}}}"#,
+                V::Lost,
+            ),
+            // The fields of another server are its own.
+            (
+                r#"{"id":1,"result":{"structuredContent":{"status":"running"},"_meta":{"osctl/run":1}}}"#,
+                V::Completed,
             ),
             ("no JSON", V::Completed),
         ] {
-            assert_eq!(answer_verdict(answer.as_bytes()), expected, "{answer}");
+            assert_eq!(answer_verdict(answer.as_bytes()).0, expected, "{answer}");
         }
     }
 
@@ -156,6 +177,10 @@ mod tests {
         let call = call.unwrap();
         call.finish_with_answer(br#"{"id":1,"result":{}}"#);
         drop(call);
+        let call = begin(Some("os"), r#"{"name":"run_shell","arguments":{}}"#).unwrap();
+        call.finish_with_answer(
+            br#"{"id":1,"result":{"_meta":{"osctl/run":{"id":"run-7","status":"running"}}}}"#,
+        );
         let url = r#"{"name":"web__open","arguments":{"password":"p","url":"http://a/b?c"}}"#;
         drop(begin(None, url));
         let list = RpcMessage::parse(r#"{"id":1,"method":"tools/list"}"#.into()).unwrap();
@@ -165,7 +190,7 @@ mod tests {
             .iter()
             .map(|r| {
                 (
-                    r.tool.as_deref().unwrap(),
+                    r.tool.as_deref().unwrap_or("later end"),
                     &*r.text,
                     r.verdict,
                     r.session.as_deref(),
@@ -176,6 +201,8 @@ mod tests {
             found,
             [
                 ("os__run_shell", "ls\nrm", V::Completed, Some("b")),
+                ("os__run_shell", "", V::Running, None),
+                ("later end", "run-7", V::Completed, None),
                 ("web__open", "http://a/b", V::Cancelled, None),
             ]
         );

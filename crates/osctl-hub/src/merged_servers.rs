@@ -250,7 +250,13 @@ impl MergedServers {
     /// Routes a call whose name starts with the server's name.
     fn route_by_name(&self, message: &RpcMessage, path: &[&str], reply: &ReplySender) {
         let id = message.id().unwrap_or("null");
-        let name = message.text_param(path).unwrap_or_default();
+        let Some(name) = message.text_param(path) else {
+            let why = match message.raw_param(path) {
+                None => format!("`{}` is missing", path.join(".")),
+                Some(_) => format!("`{}` must be a string", path.join(".")),
+            };
+            return reply.send_error(id, -32602, &why);
+        };
         let found = self.split_server_name(&name);
         let is_tool = message.method == "tools/call";
         let (Some((server, rest)), Some(span)) = (found, message.param_span(path)) else {

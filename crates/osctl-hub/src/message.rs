@@ -73,14 +73,17 @@ impl RpcMessage {
             }
             _ => RpcParseError::NotJson(e.to_string()),
         })?;
+        if parts.id.is_some_and(|id| !is_rpc_id(id.get())) {
+            let why = "the `id` of the message is neither a string nor a number";
+            return Err(RpcParseError::NotRpc(why.into(), None));
+        }
         let kind = match (&parts.method, parts.id) {
             (Some(_), Some(_)) => RpcMessageKind::Request,
             (Some(_), None) => RpcMessageKind::Notification,
             (None, _) if parts.result.is_some() || parts.error.is_some() => RpcMessageKind::Answer,
             (None, _) => {
                 let why = "the message has no `method`, no `result` and no `error`";
-                let id = parts.id.map(RawValue::get).filter(|id| is_rpc_id(id));
-                let id = id.map(str::to_owned);
+                let id = parts.id.map(|id| id.get().to_owned());
                 return Err(RpcParseError::NotRpc(why.into(), id));
             }
         };
@@ -277,7 +280,7 @@ fn extract_id(text: &str) -> Option<String> {
 
 /// Whether raw JSON is valid as an id.
 pub(super) fn is_rpc_id(raw: &str) -> bool {
-    !raw.starts_with(['{', '['])
+    !raw.starts_with(['{', '[', 't', 'f'])
 }
 
 /// Whether two ids or tokens are equal: a server may have read `1.0` and written `1`.
@@ -414,6 +417,11 @@ mod tests {
         assert!(matches!(none, Err(RpcParseError::NotRpc(_, Some(id))) if id == "1"));
         let none = RpcMessage::parse(Bytes::from_static(br#"{"id":"a","method":7}"#));
         assert!(matches!(none, Err(RpcParseError::NotRpc(_, Some(id))) if id == "\"a\""));
+        for id in ["{}", "[1]", "true"] {
+            let text = format!(r#"{{"id":{id},"method":"a"}}"#);
+            let none = RpcMessage::parse(text.into());
+            assert!(matches!(none, Err(RpcParseError::NotRpc(_, None))), "{id}");
+        }
         let none = RpcMessage::parse(Bytes::from_static(b"{"));
         assert!(matches!(none, Err(RpcParseError::NotJson(_))));
     }

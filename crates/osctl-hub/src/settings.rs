@@ -27,4 +27,7 @@ pub trait HubContext: Debug + Send + Sync {
 
     /// Records what a client did.
     fn record_activity(&self, record: ActivityRecord);
+
+    /// Records the end of a run that continues after the client's call.
+    fn record_end_of_run(&self, run: &str, client: Arc<str>);
 }

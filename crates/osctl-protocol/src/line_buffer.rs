@@ -3,6 +3,9 @@
 use bytes::BytesMut;
 use std::io::BufRead;
 
+/// The allocation of a longer line is not used again, so that its memory is free with the line.
+const MAX_REUSED_LINE_BYTES: usize = 1 << 20;
+
 #[derive(Debug, Default)]
 pub struct LineBuffer {
     unread: BytesMut,
@@ -28,6 +31,9 @@ impl LineBuffer {
         };
         let mut line = self.unread.split_to(self.searched_bytes + length);
         self.searched_bytes = 0;
+        if line.len() > MAX_REUSED_LINE_BYTES {
+            self.unread = BytesMut::from(&self.unread[..]);
+        }
         line.truncate(line.len() - 1);
         Some(line)
     }
@@ -54,7 +60,7 @@ fn line_length(mut bytes: &[u8]) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::{LineBuffer, line_length};
+    use super::{LineBuffer, MAX_REUSED_LINE_BYTES, line_length};
     use proptest::prelude::{any, prop};
 
     #[test]
@@ -63,6 +69,22 @@ mod tests {
         assert_eq!(line_length(b"\n"), Some(1));
         assert_eq!(line_length(b"{}"), None);
         assert_eq!(line_length(b""), None);
+    }
+
+    #[test]
+    fn the_memory_of_a_large_line_is_not_kept() {
+        let mut lines = LineBuffer::default();
+        let large = vec![b'x'; 8 * MAX_REUSED_LINE_BYTES];
+        lines.push(&large);
+        assert!(lines.next_line().is_none());
+        lines.push(b"\nsmall\n");
+        let line = lines.next_line().unwrap().freeze();
+        assert_eq!(line.len(), large.len());
+        // The only owner of the allocation is the line.
+        assert!(line.is_unique());
+        lines.read_target().reserve(1);
+        assert!(lines.read_target().capacity() < MAX_REUSED_LINE_BYTES);
+        assert_eq!(lines.next_line().unwrap(), &b"small"[..]);
     }
 
     proptest::proptest! {

@@ -1,5 +1,6 @@
 //! Configuration and status of MCP servers.
 
+use super::kernel::RunStatus;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -48,6 +49,17 @@ impl ToolProfile {
 /// In the `_meta` of a call of a tool of `os`: whether the result also has its fields as `structuredContent`. Clients that
 /// show both forms would show everything twice.
 pub const STRUCTURED_RESULT_KEY: &str = "osctl/structured";
+
+/// In the `_meta` of a tool's result: the [`UnfinishedRun`] that the call started or waited for.
+pub const UNFINISHED_RUN_KEY: &str = "osctl/run";
+
+/// A run that did not reach its own end within the call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnfinishedRun {
+    pub id: String,
+    /// `running`, `interrupted` or `lost`.
+    pub status: RunStatus,
+}
 
 /// In the `_meta` of a list request to all servers: seconds to wait for servers that have not answered yet.
 pub const LIST_WAIT_KEY: &str = "osctl/wait";
@@ -171,6 +183,9 @@ pub struct ServerStatus {
     pub pids: Vec<i32>,
     /// Calls that are not answered yet.
     pub calls: usize,
+    /// Calls of tools since the configuration of the server was read.
+    #[serde(default)]
+    pub total_calls: u64,
     /// The number of unexpected exits.
     pub crashes: u64,
     /// The title that the server reports, once it is known.

@@ -36,6 +36,8 @@ struct McpServerStatusEntry {
     pids: Vec<i32>,
     /// Calls that are not answered yet.
     call_count: usize,
+    /// Calls of tools since the configuration of the server was read.
+    total_call_count: u64,
     /// The number of unexpected exits.
     crash_count: u64,
     /// The title that the server reports, once it is known.
@@ -57,6 +59,7 @@ impl From<ServerStatus> for McpServerStatusEntry {
             shared,
             pids,
             calls,
+            total_calls,
             crashes,
             title,
             tools,
@@ -71,6 +74,7 @@ impl From<ServerStatus> for McpServerStatusEntry {
             shared,
             pids,
             call_count: calls,
+            total_call_count: total_calls,
             crash_count: crashes,
             title,
             tool_count: tools,

@@ -107,7 +107,7 @@ async fn list_servers(cx: &CommandContext) -> Result<VerbOutcome> {
             server.name,
             word.into(),
             tools.unwrap_or_default(),
-            server.calls.to_string(),
+            server.total_calls.to_string(),
             server.crashes.to_string(),
             detail,
         ]

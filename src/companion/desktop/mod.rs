@@ -36,6 +36,7 @@ pub(crate) use one_time_tokens::{DESKTOP_COOKIE_TIMEOUT, ONE_TIME_TOKEN_TIMEOUT,
 pub(crate) use refusal::DesktopRefusal;
 pub(crate) use settings::DesktopSettings;
 
+use super::activity::ActivityLog;
 use super::display::{self, DisplayClient, ScreenPicture, ScreenRegion};
 use super::service::{ServiceFunctions, ServiceNeed, Services};
 use crate::protocol::display::{Browser, InputAction, ScreenPoint as Point, ScreenSize, Window};
@@ -123,6 +124,7 @@ impl Desktop {
     pub(crate) fn start(
         settings: DesktopSettings,
         ports: Option<DesktopListeners>,
+        activity: ActivityLog,
         stop: &watch::Receiver<bool>,
     ) -> (Self, Vec<JoinHandle<()>>) {
         let functions = ServiceFunctions::with_probe(probe_service);
@@ -170,6 +172,7 @@ impl Desktop {
                 tasks.push(tokio::spawn(vnc_listener::serve_vnc(
                     desktop.clone(),
                     vnc,
+                    activity,
                     stop.clone(),
                 )));
                 let debugger = debugger::serve_debugger(desktop.clone(), debugger, stop.clone());

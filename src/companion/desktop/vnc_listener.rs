@@ -15,6 +15,9 @@
 
 use super::Desktop;
 use super::rfb::{self, RfbAuthResult, RfbChallengedClient};
+use crate::companion::activity::ActivityLog;
+use crate::protocol::activity::{ActivityKind, ActivityVerdict};
+use crate::protocol::activity_draft::ActivityDraft;
 use crate::protocol::hex::hex;
 use nix::sys::socket::{setsockopt, sockopt};
 use parking_lot::Mutex;
@@ -28,6 +31,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
+
+/// The client in the record of a sign-in: the protocol has no names.
+const VNC_CLIENT: &str = "vnc";
 
 /// Maximum number of viewers.
 const MAX_VNC_CLIENTS: usize = 128;
@@ -55,10 +61,12 @@ const MAX_VNC_PASSWORD_BYTES: usize = 64;
 pub(super) async fn serve_vnc(
     desktop: Desktop,
     port: TcpListener,
+    activity: ActivityLog,
     mut stop: watch::Receiver<bool>,
 ) {
     let gate = Arc::new(VncListener {
         desktop,
+        activity,
         rejection_lock: tokio::sync::Mutex::default(),
         unauthenticated: Mutex::new(UnauthenticatedClients(VecDeque::new())),
         client_permits: Semaphore::new(MAX_VNC_CLIENTS),
@@ -117,6 +125,7 @@ impl<T> UnauthenticatedClients<T> {
 #[derive(Debug)]
 struct VncListener {
     desktop: Desktop,
+    activity: ActivityLog,
     /// Held while a client with a wrong password waits for its rejection.
     rejection_lock: tokio::sync::Mutex<()>,
     unauthenticated: Mutex<UnauthenticatedClients>,
@@ -190,6 +199,11 @@ impl VncListener {
         match session.await {
             Ok((mut server, _stay)) => {
                 challenged.send_accepted(&mut client).await?;
+                let sign_in = ActivityDraft {
+                    text: "desktop".into(),
+                    ..ActivityDraft::begin(ActivityKind::SignIn, VNC_CLIENT.into())
+                };
+                self.activity.record(sign_in, ActivityVerdict::Completed, 0);
                 copy_bidirectional(&mut client, &mut server).await?;
                 Ok(())
             }

@@ -469,6 +469,7 @@ impl StateBeforeQuiesce {
             });
         ExpectedState {
             run: None,
+            same_image: false,
             healthy_before: self.services.clone(),
             sessions: sessions.collect(),
             servers: self.servers.clone(),

@@ -39,11 +39,17 @@ def answer(more):
 ";
 
 impl EvolveHandle {
-    /// Runs all checks. `state` has the structure of the data folder, and is only read.
-    pub(crate) async fn selftest(&self, state: Option<PathBuf>) -> SelfTestReply {
+    /// Runs all checks. `state` has the structure of the data folder, and is only read. `same_image`: whether the
+    /// current container has this image.
+    pub(crate) async fn selftest(&self, state: Option<PathBuf>, same_image: bool) -> SelfTestReply {
         let evolve = self.clone();
         // The task runs to its end even if the caller disconnects, so that it cleans up.
-        let done = tokio::spawn(async move { evolve.run_selftest_checks(state.as_deref()).await });
+        let checks = async move {
+            evolve
+                .run_selftest_checks(state.as_deref(), same_image)
+                .await
+        };
+        let done = tokio::spawn(checks);
         let checks = done.await.unwrap_or_else(|error| {
             vec![EvolveCheck {
                 name: "selftest".into(),
@@ -58,7 +64,11 @@ impl EvolveHandle {
         }
     }
 
-    async fn run_selftest_checks(&self, state: Option<&Path>) -> Vec<EvolveCheck> {
+    async fn run_selftest_checks(
+        &self,
+        state: Option<&Path>,
+        same_image: bool,
+    ) -> Vec<EvolveCheck> {
         let parts = &self.parts;
         let browsed = parts.desktop.is_browser_active();
         let kernel = parts.check_kernel().await;
@@ -81,7 +91,7 @@ impl EvolveHandle {
         let (tried, services, servers, ports) = tokio::join!(
             parts.selftest_kernel(state),
             parts.check_services(&services),
-            parts.check_servers(&servers),
+            parts.check_servers(&servers, same_image),
             self.check_ports(),
         );
         let scripts = self.settings.body_folder.join("selftest.d");

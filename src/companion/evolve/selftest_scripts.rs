@@ -2,7 +2,7 @@
 
 use super::EvolveParts;
 use super::health_checks::run_check;
-use crate::protocol::evolve::container_reports::EvolveCheck;
+use crate::protocol::evolve::container_reports::{EvolveCheck, SCRIPT_CHECK_PREFIX};
 use crate::protocol::shell::ShellRequest;
 use std::fs::{self, File};
 use std::io::Read;
@@ -13,7 +13,7 @@ use std::time::Duration;
 const SELFTEST_SCRIPT_TIMEOUT: f64 = 60.0;
 
 /// Lines of a failed script's output that the check reports.
-const MAX_SCRIPT_OUTPUT_LINES: usize = 5;
+const MAX_SCRIPT_OUTPUT_LINES: usize = 15;
 
 /// The names of the scripts in a folder, sorted.
 pub(super) fn list_scripts(folder: &Path) -> Vec<String> {
@@ -40,7 +40,7 @@ impl EvolveParts {
             let path = folder.join(&name);
             let time_limit = Duration::from_secs_f64(SELFTEST_SCRIPT_TIMEOUT * 1.5);
             let run = self.run_script(&path, session);
-            checks.push(run_check(format!("selftest.d/{name}"), time_limit, run).await);
+            checks.push(run_check(format!("{SCRIPT_CHECK_PREFIX}{name}"), time_limit, run).await);
         }
         checks
     }

@@ -48,7 +48,7 @@ impl EvolveHandle {
         let (sessions, services, servers, ports) = tokio::join!(
             parts.check_sessions(&expected.sessions),
             parts.check_services(&services),
-            parts.check_servers(&servers),
+            parts.check_servers(&servers, expected.same_image),
             self.check_ports(),
         );
         let mut checks = missing;

@@ -228,13 +228,21 @@ async fn store_and_pin(Shared(state): Shared<HttpState>) -> impl IntoResponse {
 struct SelftestRequest {
     /// State to restore, in the format of the data folder.
     snapshot: Option<PathBuf>,
+    /// Whether the image is that of the current container.
+    #[serde(default)]
+    same_image: bool,
 }
 
 async fn selftest(
     Shared(state): Shared<HttpState>,
     JsonBody(prove): JsonBody<SelftestRequest>,
 ) -> impl IntoResponse {
-    Json(state.evolve.selftest(prove.snapshot).await)
+    Json(
+        state
+            .evolve
+            .selftest(prove.snapshot, prove.same_image)
+            .await,
+    )
 }
 
 #[derive(Debug, Deserialize)]

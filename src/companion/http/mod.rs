@@ -8,6 +8,7 @@ mod activity;
 mod admission;
 mod auth;
 mod browser_page;
+mod connections;
 mod criu;
 mod cryo;
 mod desktop;
@@ -53,6 +54,7 @@ use axum::routing::get;
 use axum::serve::ListenerExt;
 use axum::{Json, Router};
 use bytes::Bytes;
+use connections::{REQUEST_HEAD_TIMEOUT, serve_connections, wait_for_shutdown};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
 use osctl_hub::Hub;
@@ -171,8 +173,8 @@ impl HttpServer {
                     tracing::warn!(%error, "the companion can't set TCP_NODELAY");
                 }
             });
-            let closed = wait_for_shutdown(closing.clone());
-            axum::serve(listener, guarded(routes)).with_graceful_shutdown(closed)
+            let closing = closing.clone();
+            serve_connections(listener, guarded(routes), REQUEST_HEAD_TIMEOUT, closing)
         };
         let first = served_over_tcp(listeners.tcp, routes.clone());
         let second = served_over_tcp(listeners.mcp, hub);
@@ -184,8 +186,8 @@ impl HttpServer {
         let third = axum::serve(listeners.unix, open)
             .with_graceful_shutdown(wait_for_shutdown(closing.clone()));
         let servers = vec![
-            tokio::spawn(run_listener(first.into_future())),
-            tokio::spawn(run_listener(second.into_future())),
+            tokio::spawn(first),
+            tokio::spawn(second),
             tokio::spawn(run_listener(third.into_future())),
         ];
         Self {
@@ -213,11 +215,6 @@ async fn run_listener(server: impl Future<Output = std::io::Result<()>>) {
     if let Err(error) = server.await {
         tracing::error!(%error, "an HTTP listener failed");
     }
-}
-
-async fn wait_for_shutdown(mut closing: watch::Receiver<bool>) {
-    // A dropped sender closes the server, too.
-    let _ = closing.wait_for(|closing| *closing).await;
 }
 
 /// Returns the public routes, and the routes of the private socket.

@@ -2,16 +2,17 @@
 
 use super::svg_picture::draw_svg;
 use super::terminal_codes::without_terminal_codes;
-use super::tool_result::{ToolResult, structured_result, with_error_flag};
+use super::tool_result::{ToolResult, structured_result};
 use crate::protocol::kernel::{
     ExecReply, KernelReport, KernelState, MimeBundle, OutputStream, RunError, RunStatus,
 };
+use crate::protocol::mcp::{UNFINISHED_RUN_KEY, UnfinishedRun};
 use crate::protocol::shell::ShellReply;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rmcp::model::{ContentBlock, Resource};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// The default for the most bytes of each stream in an answer.
@@ -194,7 +195,17 @@ impl ToolRunContent {
             self.report.status,
             RunStatus::Failed | RunStatus::Interrupted | RunStatus::Lost
         );
-        with_error_flag(structured_result(self.report, self.content), is_error)
+        let (id, status) = (self.report.id.clone(), self.report.status);
+        let mut result = structured_result(self.report, self.content)?;
+        result.is_error = Some(is_error);
+        if !matches!(status, RunStatus::Completed | RunStatus::Failed) {
+            let run = json!(UnfinishedRun { id, status });
+            result
+                .meta
+                .get_or_insert_default()
+                .insert(UNFINISHED_RUN_KEY.into(), run);
+        }
+        Ok(result)
     }
 }
 

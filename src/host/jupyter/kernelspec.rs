@@ -16,7 +16,12 @@ use std::{env, fs};
 
 /// The file in each kernelspec's folder.
 const KERNELSPEC_FILE: &str = "kernel.json";
-/// Limit of this file in bytes.
+/// The picture that launchers show for the kernel.
+const KERNELSPEC_LOGO: (&str, &str) = (
+    "logo-svg.svg",
+    include_str!("../../../assets/jupyter/logo-svg.svg"),
+);
+/// Limit of `kernel.json` in bytes.
 const MAX_KERNELSPEC_BYTES: u64 = 1 << 20;
 /// Limit of kernelspecs in one folder.
 const MAX_KERNELSPECS: usize = 10_000;
@@ -71,9 +76,11 @@ impl Kernelspec {
             )
         })?;
         let text = format!("{:#}\n", self.to_json());
-        let path = folder.join(KERNELSPEC_FILE);
-        atomic_write(&path, text.as_bytes(), Durability::DataSynced)
-            .with_context(|| format!("writing `{}`", path.display()))?;
+        for (name, text) in [(KERNELSPEC_FILE, &*text), KERNELSPEC_LOGO] {
+            let path = folder.join(name);
+            atomic_write(&path, text.as_bytes(), Durability::DataSynced)
+                .with_context(|| format!("writing `{}`", path.display()))?;
+        }
         Ok(folder)
     }
 
@@ -212,7 +219,10 @@ mod tests {
         assert_eq!(Kernelspec::list_all(data.path()).unwrap(), []);
         spec("osctl").write(data.path()).unwrap();
         let rewritten = spec("osctl").write(data.path()).unwrap();
-        assert_eq!(fs::read_dir(&rewritten).unwrap().count(), 1);
+        let names = fs::read_dir(&rewritten).unwrap();
+        let mut names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["kernel.json", "logo-svg.svg"]);
         assert_eq!(Kernelspec::list_all(data.path()).unwrap(), [spec("osctl")]);
         assert!(Kernelspec::remove(data.path(), "osctl").unwrap());
         assert!(!Kernelspec::remove(data.path(), "osctl").unwrap());

@@ -139,6 +139,15 @@ impl RunExecutor {
         self.record.dry_run || self.record.unchanged
     }
 
+    /// Whether the new container has the image of the old one, and the image has this version of osctl. A rollback may
+    /// have an image of an earlier version.
+    fn keeps_image(&self) -> bool {
+        let image = self.journal_entry.image.as_ref();
+        self.record.task == RunTask::Evolve
+            && image.is_some()
+            && image == self.journal_entry.previous.as_ref()
+    }
+
     /// A person who cancels a rescue keeps the failing container: the keeper does not start the rescue again.
     fn disable_rescue(&mut self) -> Result<()> {
         if self.record.task != RunTask::Rescue || !self.cancellation.is_by_user() {
@@ -212,13 +221,15 @@ impl RunExecutor {
             self.taken_port = Some(*port);
         }
         let reason = sanitize::sanitize_sentence(&format!("{error:#}"));
-        // The lines of the failed step, without those of the steps beside it.
+        // The lines of the failed step or script, without those of the steps and services beside it.
         let named = error.downcast_ref().map(Error::log_tail);
-        let named = named.unwrap_or_default();
-        let lines = match named {
-            [] => self.log.tail_lines(),
-            named => named.to_vec(),
-        };
+        let mut lines = named.unwrap_or_default().to_vec();
+        if lines.is_empty() {
+            lines = testing::failed_script_lines(&self.record.checks);
+        }
+        if lines.is_empty() {
+            lines = self.log.tail_lines();
+        }
         self.log.log(&format!("failed: {reason}"));
         if self.record.failed_stage.is_none() {
             self.record.failed_stage = Some(stage);

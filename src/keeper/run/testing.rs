@@ -6,7 +6,9 @@ use crate::error::Result;
 use crate::image::resource_watch;
 use crate::keeper::sanitize;
 use crate::keeper::target::{TRIAL_STATE_FOLDER, TargetHealth};
-use crate::protocol::evolve::container_reports::{EvolveCheck, RememberReply, SelfTestReply};
+use crate::protocol::evolve::container_reports::{
+    EvolveCheck, RememberReply, SCRIPT_CHECK_PREFIX, SelfTestReply,
+};
 use anyhow::{Context, bail};
 use std::time::Duration;
 
@@ -92,7 +94,10 @@ impl RunExecutor {
             .wait_until_healthy(trial, start, &self.log)
             .await?;
         self.log.report_step("running the self-test");
-        let verb = ["selftest", "--json", "--snapshot", TRIAL_STATE_FOLDER];
+        let mut verb = vec!["selftest", "--json", "--snapshot", TRIAL_STATE_FOLDER];
+        if self.keeps_image() {
+            verb.push("--same-image");
+        }
         let reply: Result<SelfTestReply> = self.target.exec_verb(trial, &verb, limit).await;
         let passed = reply.and_then(|tested| self.record_checks(tested.passed, tested.checks));
         if passed.is_err() {
@@ -118,9 +123,34 @@ impl RunExecutor {
             (true, []) => Ok(()),
             (_, []) => bail!("the self-test failed without a reason"),
             (_, failed) => {
-                let messages = failed.iter().map(|c| format!("{}: {}", c.name, c.detail));
+                let messages = failed
+                    .iter()
+                    .map(|c| format!("{}: {}", c.name, summarize_detail(&c.detail)));
                 bail!("{}", messages.collect::<Vec<_>>().join("; "))
             }
+        }
+    }
+}
+
+/// The lines that the failed scripts of the body wrote.
+pub(super) fn failed_script_lines(checks: &[EvolveCheck]) -> Vec<String> {
+    let failed = checks
+        .iter()
+        .filter(|check| !check.passed && check.name.starts_with(SCRIPT_CHECK_PREFIX));
+    let lines = failed.flat_map(|check| check.detail.lines());
+    lines.map(str::to_owned).collect()
+}
+
+/// A finding in one line: of several lines, how the check ended and the last line, which names the cause in most
+/// programs.
+fn summarize_detail(detail: &str) -> String {
+    let mut lines = detail.lines().filter(|line| !line.trim().is_empty());
+    let first = lines.next().unwrap_or_default();
+    match lines.next_back() {
+        None => first.into(),
+        Some(last) => {
+            let how = first.split_once(": ").map_or(first, |(how, _)| how);
+            format!("{how}: {last}")
         }
     }
 }

@@ -4,7 +4,7 @@ use super::RunExecutor;
 use crate::engine::EngineProgress;
 use crate::error::Result;
 use crate::keeper::sanitize;
-use crate::protocol::evolve::container_reports::VerifyReply;
+use crate::protocol::evolve::container_reports::{ExpectedState, VerifyReply};
 use std::time::Duration;
 
 impl RunExecutor {
@@ -22,7 +22,11 @@ impl RunExecutor {
             .await?;
         self.log
             .report_step("checking variables, ports and services");
-        let expected = serde_json::to_string(&self.journal_entry.expected)?;
+        let expected = ExpectedState {
+            same_image: self.keeps_image(),
+            ..self.journal_entry.expected.clone()
+        };
+        let expected = serde_json::to_string(&expected)?;
         let verb = ["verify", "--json", "--expected", &expected];
         let reply: Result<VerifyReply> = self.target.exec_verb(&name, &verb, limit).await;
         let verified = match reply {

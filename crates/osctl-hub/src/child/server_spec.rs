@@ -24,6 +24,8 @@ pub(crate) struct ServerSpec {
     /// The variables that a child inherits.
     pub(crate) inherited_environment: Vec<(OsString, OsString)>,
     pub(crate) context: Arc<dyn HubContext>,
+    /// The number of calls of tools.
+    pub(crate) call_count: AtomicUsize,
     /// How often a child ended unexpectedly.
     pub(crate) crash_count: AtomicUsize,
 }

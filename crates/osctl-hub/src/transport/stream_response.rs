@@ -17,6 +17,8 @@ use tokio::time::timeout;
 
 /// After this time without an event a comment is sent to keep the connection open.
 const MCP_SSE_KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
+/// The time from the loss of a stream to a client's attempt to resume it, which the stream tells the client.
+const MCP_SSE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// A response that may be JSON becomes events after this time, so that the client receives its headers.
 const MCP_JSON_ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -129,10 +131,11 @@ pub(super) fn respond_with_events(
 ) -> Response {
     let first = match format.primed && seen == 0 {
         true => Bytes::from(format!(
-            "id: {}{}.0{}\ndata:\n\n",
+            "id: {}{}.0{}\nretry: {}\ndata:\n\n",
             format.id_kind.id_prefix(),
             stream.number,
             encode_request_ids(&stream.request_ids),
+            MCP_SSE_RETRY_INTERVAL.as_millis(),
         )),
         false => Bytes::new(),
     };

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! osctl remember --json                           → RememberReply in the old container, before a trial
-//! osctl selftest --json [--snapshot DIR]          → SelfTestReply in the trial container
+//! osctl selftest --json [--snapshot DIR] [--same-image] → SelfTestReply in the trial container
 //! osctl quiesce --json --grace S [--force]        → QuiesceReply  in the old container
 //! osctl resume --json                             → ResumeReply   in the old container, or in the verified new one
 //! osctl verify --json --expected DOC              → VerifyReply   in the new container; DOC is ExpectedState
@@ -17,6 +17,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
+
+/// The names of checks that run a script of the body begin with this.
+pub const SCRIPT_CHECK_PREFIX: &str = "selftest.d/";
 
 /// The result of one check.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -66,7 +69,8 @@ pub struct QuiesceReply {
     /// The state that is not variables, and what happens to it.
     #[serde(default, alias = "besides")]
     pub other_state: Vec<NonVariableState>,
-    /// The state that the new container must have. The keeper sets `run` and passes all other fields on unchanged.
+    /// The state that the new container must have. The keeper sets `run` and `same_image`, and passes all other
+    /// fields on unchanged.
     #[serde(default)]
     pub expected: ExpectedState,
 }
@@ -83,6 +87,9 @@ pub struct ExpectedState {
     /// The run that creates the new container, which thereby knows its run.
     #[serde(default)]
     pub run: Option<String>,
+    /// Whether the new container has the image of the old one, whose MCP servers were tested when it was built.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub same_image: bool,
     /// The services that were healthy. A container of another version reads these keys, so their names stay.
     pub healthy_before: Vec<String>,
     /// The sessions that existed.

@@ -75,7 +75,12 @@ impl EvolveHandle {
                     && let Ok((KeeperReply::Status(now), _)) =
                         evolve.request_keeper(&KeeperRequest::Status {}).await
                 {
-                    run_activity.record_ended_run(&now);
+                    if let Some(ended) = run_activity.unrecorded_run(&now)
+                        && let Ok(runs) = evolve.fetch_history().await
+                        && let Some(run) = runs.iter().find(|run| run.run == ended)
+                    {
+                        run_activity.record_run(run);
+                    }
                     if has_new_run(last.as_ref(), &now) && evolve.record_runs_once().await {
                         last = Some(now);
                     }

@@ -263,6 +263,9 @@ impl ServerTask {
         reply: ReplySender,
     ) {
         self.last_used = Instant::now();
+        if message.method == "tools/call" {
+            self.spec.call_count.fetch_add(1, Ordering::Relaxed);
+        }
         let id = message.id().unwrap_or("null").to_owned();
         let backlog = self.pipe.as_ref().map_or(0, ServerPipe::backlog);
         if self.pending_requests.len() + self.queued_requests.len() >= MAX_PENDING_CALLS

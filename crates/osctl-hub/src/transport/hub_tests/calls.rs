@@ -60,6 +60,15 @@ async fn a_name_without_its_server_is_answered_with_the_full_name() {
         let expected = format!("there is no `{name}`{meant}");
         assert_eq!(answer["error"]["message"], expected);
     }
+    for (params, why) in [
+        ("{}", "`name` is missing"),
+        (r#"{"name":7}"#, "`name` must be a string"),
+    ] {
+        let call = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#);
+        let answer = parse_json(&client.post_for_text(&call).await);
+        assert_eq!(answer["error"]["message"], why, "{answer}");
+        assert_eq!(answer["error"]["code"], -32602, "{answer}");
+    }
 }
 
 #[tokio::test]
@@ -75,6 +84,20 @@ async fn a_call_that_changes_nothing_is_sent_again_after_the_end_of_its_server()
         let handshakes = fixture.servers.received_messages("a", "\"initialize\"");
         assert_eq!(handshakes.len(), starts, "{tool}");
     }
+}
+
+#[tokio::test]
+async fn a_repeated_call_brings_the_result_of_the_next_server() {
+    let fixture = fixture_with(test_server_config("a", true, 600)).await;
+    let client = fixture.session_client("/servers/a/mcp").await;
+    let call = tool_call_body("1", "marked", r#","arguments":{"x":"die-once"}"#);
+    let answer = client.post_for_text(&call).await;
+    assert_eq!(answer.matches("\"id\":1").count(), 1, "{answer}");
+    let answer = parse_json(&answer);
+    assert_eq!(answer["result"]["arguments"]["x"], "die-once", "{answer}");
+    assert_eq!(fixture.hub.status().servers[0].total_calls, 1);
+    let handshakes = fixture.servers.received_messages("a", "\"initialize\"");
+    assert_eq!(handshakes.len(), 2);
 }
 
 #[tokio::test]

@@ -22,6 +22,8 @@ struct TestServersState {
     senders: HashMap<String, Vec<UnboundedSender<Bytes>>>,
     /// The number of servers that will end at their start.
     failing_starts: usize,
+    /// Whether a server has ended at the word `die-once`, which it survives from then on.
+    has_died_once: bool,
     /// The messages that held servers have received and not answered.
     held_messages: HashMap<String, Vec<(Bytes, UnboundedSender<Bytes>)>>,
 }
@@ -44,7 +46,7 @@ impl InProcessServer for TestServers {
         tokio::spawn(async move {
             let mut pending_call = None;
             while let Some(line) = from.recv().await {
-                if line.windows(5).any(|word| word == b"\"die\"") {
+                if servers.dies_of(&line) {
                     servers.state().senders.remove(&name);
                     return;
                 }
@@ -58,6 +60,14 @@ impl InProcessServer for TestServers {
 impl TestServers {
     fn state(&self) -> MutexGuard<'_, TestServersState> {
         self.0.lock()
+    }
+
+    /// Whether a message ends its server: each one with the word `die`, and the first one with `die-once`.
+    fn dies_of(&self, line: &[u8]) -> bool {
+        let text = String::from_utf8_lossy(line);
+        let is_first = text.contains("\"die-once\"")
+            && !std::mem::replace(&mut self.state().has_died_once, true);
+        is_first || text.contains("\"die\"")
     }
 
     fn handle_line(

@@ -64,6 +64,27 @@ async fn merged_list_skips_a_silent_server() {
     assert!(missing.is_null(), "{missing}");
 }
 
+/// The clock stops while a task can run, so that a slow machine takes no time.
+#[tokio::test(start_paused = true)]
+async fn the_first_list_of_a_fresh_hub_is_answered_within_a_second() {
+    let fixture = HubFixture::empty();
+    for silent in ["slow", "slower"] {
+        fixture.servers.hold_answers(silent);
+    }
+    let servers = ["a", "slow", "slower"];
+    fixture.hub.apply_config(test_config(
+        servers.map(|name| test_server_config(name, true, 600)),
+    ));
+    let begin = tokio::time::Instant::now();
+    let client = fixture.session_client("/mcp").await;
+    let (names, missing) = list_tools(&client, TOOLS_LIST_REQUEST).await;
+    assert_eq!(names, ["a__echo", "a__marked"]);
+    assert_eq!(missing, json!(["slow", "slower"]));
+    // Timers have steps of a millisecond.
+    let limit = Duration::from_millis(1_005);
+    assert!(begin.elapsed() <= limit, "{:?}", begin.elapsed());
+}
+
 #[tokio::test]
 async fn the_instructions_name_servers_that_have_not_answered() {
     let fixture = HubFixture::empty();

@@ -1,14 +1,29 @@
 //! Tests of open calls when a connection is lost, and when the companion ends.
 
 use super::{
-    HubFixture, TEST_ACCEPT_BOTH, TestEventStream, TestMcpClient, hub_routes, parse_json,
-    response_text, test_config, test_hub, test_server_config, tool_call_body,
+    EVENTS_FIRST, HubFixture, TEST_ACCEPT_BOTH, TestEventStream, TestMcpClient, hub_routes,
+    parse_json, response_text, test_config, test_hub, test_server_config, tool_call_body,
 };
 use crate::message::RpcMessage;
 use crate::message_stream::MessageStream;
 use crate::{HubRefusal, HubTarget};
 use axum::http::StatusCode;
 use osctl_protocol::mcp::CALL_LOST_TYPE;
+
+#[tokio::test]
+async fn a_stream_says_from_where_and_when_to_resume() {
+    let fixture = HubFixture::new();
+    let client = fixture.session_client("/servers/a/mcp").await;
+    let call = tool_call_body("1", "echo", "");
+    let response = client.send_request("POST", EVENTS_FIRST, "", &call).await;
+    let text = response_text(response).await;
+    let lines: Vec<&str> = text.lines().take(3).collect();
+    assert!(
+        lines[0].starts_with("id: ") && lines[0].contains(".0."),
+        "{text}"
+    );
+    assert_eq!(lines[1..], ["retry: 1000", "data:"], "{text}");
+}
 
 #[tokio::test]
 async fn a_lost_stream_resumes_while_the_companion_runs() {
