@@ -129,13 +129,14 @@ impl Desktop {
     ) -> (Self, Vec<JoinHandle<()>>) {
         let functions = ServiceFunctions::with_probe(probe_service);
         let partners = (functions, DisplayClient::default());
+        let ports = ports.map(|ports| (ports, activity));
         Self::start_with(partners, settings, ports, stop)
     }
 
     fn start_with(
         (functions, display): (ServiceFunctions, DisplayClient),
         settings: DesktopSettings,
-        ports: Option<DesktopListeners>,
+        ports: Option<(DesktopListeners, ActivityLog)>,
         stop: &watch::Receiver<bool>,
     ) -> (Self, Vec<JoinHandle<()>>) {
         let mut tasks = Vec::new();
@@ -168,7 +169,7 @@ impl Desktop {
                 desktop.clone(),
                 stop.clone(),
             )));
-            if let Some(DesktopListeners { vnc, debugger }) = ports {
+            if let Some((DesktopListeners { vnc, debugger }, activity)) = ports {
                 tasks.push(tokio::spawn(vnc_listener::serve_vnc(
                     desktop.clone(),
                     vnc,

@@ -169,8 +169,14 @@ async fn start_parts(settings: &CompanionSettings, stop: &watch::Receiver<bool>)
     let cryo_settings = CryoSettings::from_environment(settings).unwrap();
     let cryo = CryoService::start(cryo_settings, sessions.clone());
     let desktop_settings = DesktopSettings::from_environment(settings).unwrap();
-    let (desktop, _) = Desktop::start(desktop_settings, None, stop);
-    let hub_settings = hub_context::hub_settings(settings, environment, activity.clone());
+    let (desktop, _) = Desktop::start(desktop_settings, None, activity.clone(), stop);
+    let hub_settings = hub_context::hub_settings(
+        settings,
+        environment,
+        activity.clone(),
+        sessions.clone(),
+        shells.clone(),
+    );
     let admission = AdmissionControl::default();
     let session_state = SessionStateStore::new(
         &settings.data_folder,
