@@ -106,7 +106,8 @@ class Arrays:
         if kind.__module__ == "array" and kind.__name__ == "array":
             return self.reduce_typed
         base = _array_base()
-        if kind.__module__.partition(".")[0] == "pandas":
+        # Code can give a class a module that is no text.
+        if str(kind.__module__).partition(".")[0] == "pandas":
             return self._find_pandas_rule(kind)
         if base is None or not issubclass(kind, base):
             return None
