@@ -48,10 +48,7 @@ impl SessionStatus {
         let name = &self.name;
         let source = match (&self.restored_from, self.state) {
             _ if !self.ready => (
-                format!(
-                    "session `{name}` is not ready yet: {}; `osctl status` shows when it is ready",
-                    self.detail
-                ),
+                format!("session `{name}` is not ready yet: {}", self.detail),
                 true,
             ),
             (Some(from), _) => {
@@ -125,17 +122,22 @@ async fn try_fetch_sessions(client: &CompanionClient) -> Result<Vec<SessionStatu
 /// Waits until all sessions are restored, reports them, and returns whether saved variables are lost, or may be lost
 /// because a session is not restored.
 pub(super) async fn report_when_restored(client: &CompanionClient, cx: &CommandContext) -> bool {
+    let status = cx.instance.osctl_command("status");
     match wait_for_sessions(client).await {
         Ok(sessions) => {
             if !cx.ui.json {
                 report_sessions(&sessions, cx);
+            }
+            if sessions.iter().any(|one| !one.ready) {
+                cx.ui
+                    .print_warning(format!("`{status}` shows when each session is ready"));
             }
             let is_bad = |one: &SessionStatus| !one.ready || one.has_unexpected_loss();
             sessions.iter().any(is_bad)
         }
         Err(error) => {
             cx.ui.print_warning(format!(
-                "the companion does not report its sessions: {error:#}; `osctl status` shows them"
+                "the companion does not report its sessions: {error:#}; `{status}` shows them"
             ));
             true
         }
@@ -249,9 +251,6 @@ mod tests {
         let longest = SESSIONS_TIMEOUT.as_secs() + 1;
         assert_eq!(seconds(|second| Some(vec![again(second)])), longest);
         let (words, is_less) = failed().describe_restored().unwrap();
-        assert!(
-            words.contains("`osctl status` shows when") && is_less,
-            "{words}"
-        );
+        assert!(words.contains("is not ready yet") && is_less, "{words}");
     }
 }

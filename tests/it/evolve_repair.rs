@@ -339,20 +339,26 @@ fn write_endless_build(home: &Home) {
     write(home, "Dockerfile", &format!("{DOCKERFILE}{steps}"));
 }
 
-/// The containers of a build's steps.
-fn step_containers(home: &Home, all: bool) -> usize {
+/// The commands of the containers of a build's steps.
+fn step_commands(home: &Home, all: bool) -> Vec<String> {
     let label = format!("osctl.build=osctl-{}", home.instance);
     let filter = json!({"label": [label]});
     let path = format!("/containers/json?all={all}&filters={filter}");
     let steps = Engine.get(&path).json();
-    steps.as_array().unwrap().len()
+    let steps = steps.as_array().unwrap().iter();
+    steps.map(|step| step["Command"].to_string()).collect()
 }
 
 /// Waits for the second step, which does not end.
 fn wait_for_step(home: &Home) {
-    until("a step of the build", || step_containers(home, false) > 0);
+    until("the endless step of the build", || {
+        let commands = step_commands(home, false);
+        commands.iter().any(|command| command.contains("sleep 600"))
+    });
 }
 
 fn wait_for_build_end(home: &Home) {
-    until("the end of the build", || step_containers(home, true) == 0);
+    until("the end of the build", || {
+        step_commands(home, true).is_empty()
+    });
 }

@@ -1,9 +1,11 @@
 //! A clock that only the test moves.
 
+use futures_util::FutureExt;
+use futures_util::future::join_all;
 use std::pin::pin;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
-use tokio::task::{spawn_blocking, yield_now};
+use tokio::task::{JoinHandle, spawn_blocking, yield_now};
 
 /// Rounds of the runtime that settle what one action of a test causes; each round also asks the system for events.
 const SETTLE_ROUNDS: usize = 64;
@@ -43,6 +45,15 @@ pub(crate) async fn advance(time: Duration) {
 
 pub(crate) async fn advance_seconds(seconds: u64) {
     advance(Duration::from_secs(seconds)).await;
+}
+
+/// Asserts that these tasks have ended without a panic.
+pub(crate) async fn assert_all_ended(tasks: Vec<JoinHandle<()>>) {
+    settle().await;
+    let ended = join_all(tasks).now_or_never();
+    for task in ended.expect("a task has not ended") {
+        task.unwrap();
+    }
 }
 
 /// Waits for what another thread, another process or the system does. The clock of the runtime does not move.

@@ -7,9 +7,8 @@ use crate::companion::display::fake_display::FakeDisplay;
 use crate::companion::service::fake_processes::{
     FakeService, fake_service_functions, start_needed,
 };
-use crate::companion::tests::clock::{StoppedClock, advance, settle};
+use crate::companion::tests::clock::{StoppedClock, advance, assert_all_ended, settle};
 use futures_util::FutureExt;
-use futures_util::future::join_all;
 use std::fs;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -180,11 +179,7 @@ impl DesktopHarness {
 
     /// Waits until all tasks have ended.
     pub(super) async fn wait_ended(self) {
-        settle().await;
-        let ended = join_all(self.tasks).now_or_never();
-        for task in ended.expect("a task has not ended") {
-            task.unwrap();
-        }
+        assert_all_ended(self.tasks).await;
     }
 }
 

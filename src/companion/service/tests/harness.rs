@@ -4,9 +4,7 @@ use crate::companion::service::fake_processes::{
     FakeService, expect_started, fake_service_functions,
 };
 use crate::companion::service::{ServiceDeclarations, ServiceNeed, Services};
-use crate::companion::tests::clock::{StoppedClock, settle};
-use futures_util::FutureExt;
-use futures_util::future::join_all;
+use crate::companion::tests::clock::{StoppedClock, assert_all_ended, settle};
 use std::fmt::Write;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -92,10 +90,6 @@ impl ServiceHarness {
 
     /// Waits until all tasks have ended.
     pub(super) async fn wait_ended(self) {
-        settle().await;
-        let ended = join_all(self.tasks).now_or_never();
-        for task in ended.expect("a task has not ended") {
-            task.unwrap();
-        }
+        assert_all_ended(self.tasks).await;
     }
 }
