@@ -32,7 +32,7 @@ fn a_body_reaches_nothing_beyond_itself() {
             "{why}: {record:#}"
         );
         let run = record["id"].as_str().unwrap();
-        assert_logged(&home, &format!("run={run} "), why);
+        assert_logged(&home, &format!("run={run}"), why);
     };
     let next_line = DOCKERFILE.lines().count() + 1;
     let from = format!("line {next_line} of the Dockerfile: `FROM debian` is not allowed");

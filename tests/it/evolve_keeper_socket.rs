@@ -95,7 +95,7 @@ fn the_keepers_socket_accepts_nothing_but_requests_for_runs() {
             answer.contains(r#""reply":"refused""#) && answer.contains(refusal),
             "{request}: {answer}"
         );
-        assert_logged(&home, "refused a request: ", refusal);
+        assert_logged(&home, "the keeper refused a request", refusal);
     }
     // The socket's folder is read-only, and the keeper's files are not in the container.
     for attempt in [
@@ -236,7 +236,11 @@ fn the_number_of_runs_from_inside_is_limited_per_hour() {
     let (_, kind, message) = refused.error();
     assert_eq!(kind, "rate_limited");
     assert!(message.contains("no more than 30 evolves"), "{message}");
-    assert_logged(&home, "refused a request: ", "no more than 30 evolves");
+    assert_logged(
+        &home,
+        "the keeper refused a request",
+        "no more than 30 evolves",
+    );
     // Runs of the user are not limited.
     write(&home, "Dockerfile", DOCKERFILE);
     home.ok(["evolve", "--dry-run"]);
