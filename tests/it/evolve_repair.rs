@@ -300,16 +300,17 @@ fn purge_leaves_no_image_of_an_instance_that_was_only_built() {
     let mut build = home.command(["build"]);
     build.stdout(Stdio::null()).stderr(Stdio::null());
     let mut build = build.spawn().unwrap();
-    wait_for_step(&home);
+    let first = wait_for_step(&home);
     kill(
         Pid::from_raw(build.id().try_into().unwrap()),
         Signal::SIGKILL,
     )
     .unwrap();
     build.wait().unwrap();
-    assert!(images(&home).len() > 1);
     wait_for_build_end(&home);
+    assert!(has_image(&first));
     purge(&home);
+    assert!(!has_image(&first));
     // The base belongs to another instance and stays.
     let path = format!("/images/{}/json", crate::evolve::base());
     assert_eq!(Engine.get(&path).status, 200);
@@ -319,18 +320,22 @@ fn purge_leaves_no_image_of_a_killed_build_of_the_keeper() {
     let mut home = small("it-repair-purge-keeper");
     home.env.insert("DOCKER_BUILDKIT".into(), "0".into());
     home.up();
-    let before = images(&home).len();
     write_endless_build(&home);
     let evolve = Followed::start(home.command(["evolve"]));
-    wait_for_step(&home);
+    let first = wait_for_step(&home);
     let keeper = process(&home, &format!("os-keeper-{}", home.instance));
     kill(keeper.unwrap(), Signal::SIGKILL).unwrap();
-    assert!(images(&home).len() > before, "the first step has an image");
+    assert!(has_image(&first));
     wait_for_build_end(&home);
     drop(evolve);
     let ran = home.run(["down", "--purge", "--force", "--yes"]);
     assert_eq!(ran.code, 0, "{ran:?}");
     assert_eq!(images(&home), [Value::Null; 0]);
+    assert!(!has_image(&first));
+}
+
+fn has_image(id: &str) -> bool {
+    Engine.get(&format!("/images/{id}/json")).status == 200
 }
 
 /// A body whose build has one step that ends, and one that does not.
@@ -339,26 +344,32 @@ fn write_endless_build(home: &Home) {
     write(home, "Dockerfile", &format!("{DOCKERFILE}{steps}"));
 }
 
-/// The commands of the containers of a build's steps.
-fn step_commands(home: &Home, all: bool) -> Vec<String> {
+/// The containers of the step that does not end. The container of an instance has the labels of its build, too.
+fn endless_steps(home: &Home, all: bool) -> Vec<Value> {
     let label = format!("osctl.build=osctl-{}", home.instance);
     let filter = json!({"label": [label]});
     let path = format!("/containers/json?all={all}&filters={filter}");
     let steps = Engine.get(&path).json();
     let steps = steps.as_array().unwrap().iter();
-    steps.map(|step| step["Command"].to_string()).collect()
+    let is_endless = |step: &&Value| step["Command"].to_string().contains("sleep 600");
+    steps.filter(is_endless).cloned().collect()
 }
 
-/// Waits for the second step, which does not end.
-fn wait_for_step(home: &Home) {
+/// Waits for the second step, which does not end. Returns the ID of the image of the first step.
+fn wait_for_step(home: &Home) -> String {
+    let mut first = None;
     until("the endless step of the build", || {
-        let commands = step_commands(home, false);
-        commands.iter().any(|command| command.contains("sleep 600"))
+        let steps = endless_steps(home, false);
+        first = steps
+            .first()
+            .map(|step| step["ImageID"].as_str().unwrap().to_owned());
+        first.is_some()
     });
+    first.unwrap()
 }
 
 fn wait_for_build_end(home: &Home) {
     until("the end of the build", || {
-        step_commands(home, true).is_empty()
+        endless_steps(home, true).is_empty()
     });
 }
