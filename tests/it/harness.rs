@@ -12,7 +12,7 @@ use std::io::{BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The socket of the machine's engine.
@@ -31,8 +31,7 @@ static START_WITHOUT_COPY: unsafe extern "C" fn(
 /// Removes what a killed earlier run left of the instance: it belongs to folders that are
 /// created again, or that no longer exist.
 pub(crate) fn forget(instance: &str) {
-    // Tests of the installation run without an engine.
-    if UnixStream::connect(ENGINE_SOCKET).is_err() {
+    if !engine_with_containers() {
         return;
     }
     let paths = [
@@ -47,6 +46,29 @@ pub(crate) fn forget(instance: &str) {
         // A missing object is not a failure.
         Engine.send("DELETE", &path, &Value::Null);
     }
+}
+
+/// Whether an engine runs. An engine that does not run but has containers is started first: the containers of a killed
+/// earlier run start again with it.
+fn engine_with_containers() -> bool {
+    static START: Once = Once::new();
+    let answers = || UnixStream::connect(ENGINE_SOCKET).is_ok();
+    let containers = fs::read_dir("/var/lib/docker/containers");
+    if !answers() && containers.is_ok_and(|mut found| found.next().is_some()) {
+        START.call_once(|| {
+            let mut daemon = Command::new("setsid");
+            daemon.arg("dockerd").stdin(Stdio::null());
+            daemon.stdout(Stdio::null()).stderr(Stdio::null());
+            let _daemon = daemon.spawn().unwrap();
+            let deadline = Instant::now() + TEST_TIMEOUT;
+            while !answers() {
+                assert!(Instant::now() < deadline, "`dockerd` does not start");
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+    }
+    // Tests of the installation run without an engine.
+    answers()
 }
 
 /// A home folder, a project and an instance for tests only.
