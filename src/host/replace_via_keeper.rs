@@ -92,7 +92,8 @@ impl KeeperReplacement<'_> {
                 reason,
                 force,
                 dry_run: false,
-                rebuild: true,
+                rebuild: false,
+                replace: true,
             }),
             Some(image) => KeeperRequest::Rollback(RollbackRequest {
                 run: Some(self.find_run_of_image(image).await?),

@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::protocol::BODY_PROTOCOL_VERSION;
 use crate::protocol::hex::hex;
 use crate::protocol::packages::PackageKind;
+use crate::protocol::yaml::has_anchor;
 use extension::{BODY_MANIFEST, extend_default_body};
 use include_dir::{Dir, include_dir};
 use schemars::JsonSchema;
@@ -35,6 +36,12 @@ static EXTENSION_TEMPLATE: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/assets/in
 
 /// The MCP servers of the body.
 const SERVERS_FILE: &str = "mcp.json";
+
+/// The services of the desktop.
+const SERVICES_FILE: &str = "desktop/services.yaml";
+
+/// The maximum size of a YAML file that is parsed before a build.
+const MAX_CHECKED_YAML_BYTES: usize = 1 << 20;
 
 /// The maximum size of a body. A larger one is probably a mistake: the body is sent to the engine at each build.
 const MAX_IMAGE_BODY_BYTES: u64 = 256 << 20;
@@ -199,6 +206,14 @@ impl Body {
         if let Some(servers) = self.files.get(SERVERS_FILE) {
             let parsed = serde_json::from_slice::<serde::de::IgnoredAny>(servers);
             parsed.map_err(|e| unfit(format!("`{SERVERS_FILE}` is not valid JSON: {e}")))?;
+        }
+        let services = self.files.get(SERVICES_FILE).map(Vec::as_slice);
+        let services = services.and_then(|services| std::str::from_utf8(services).ok());
+        // Aliases of anchors can expand to gigabytes.
+        let may_parse = |text: &&str| text.len() <= MAX_CHECKED_YAML_BYTES && !has_anchor(text);
+        if let Some(services) = services.filter(may_parse) {
+            let parsed = serde_yaml::from_str::<serde::de::IgnoredAny>(services);
+            parsed.map_err(|e| unfit(format!("`{SERVICES_FILE}` is not valid YAML: {e}")))?;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! The keeper's API: two Unix sockets, one line of JSON per request and one or more per reply.
 
 use super::controller::ControllerHandle;
-use super::run_request::{RunDenied, RunRequest};
+use super::run_request::{BuildPolicy, RunDenied, RunRequest};
 use super::run_store::KeeperRunStore;
 use super::{KEEPER_AGENT_SOCKET_NAME, KEEPER_HOST_SOCKET_NAME, KeeperSettings, run_diff};
 use crate::error::Result;
@@ -186,12 +186,12 @@ impl KeeperServer {
     ) -> Result<std::result::Result<(), ApiError>> {
         let run_request = match keeper_request {
             KeeperRequest::Evolve(request) => RunRequest {
+                build_policy: BuildPolicy::from(&request),
                 task: RunTask::Evolve,
                 by,
                 reason: request.reason,
                 force: request.force,
                 dry_run: request.dry_run,
-                rebuild: request.rebuild,
                 rollback_run: None,
             },
             KeeperRequest::Rollback(request) => RunRequest {
@@ -200,7 +200,7 @@ impl KeeperServer {
                 reason: request.reason,
                 force: request.force,
                 dry_run: false,
-                rebuild: true,
+                build_policy: BuildPolicy::Always,
                 rollback_run: request.run,
             },
             KeeperRequest::Stop {} => return self.cancel_run(by, out).await,

@@ -6,7 +6,7 @@ use super::post_deploy_watch::{self, WatchVerdict};
 use super::recovery::{KeeperRecoveryOutcome, abandon_run, recover_from_journal};
 use super::retry_policy::{self, EngineRetryDecision, is_engine_away};
 use super::run::RunExecutor;
-use super::run_request::{RunDenied, RunRequest, prepare_run};
+use super::run_request::{BuildPolicy, RunDenied, RunRequest, prepare_run};
 use super::run_store::{KEEPER_ENDED_REASON, KeeperRunStore};
 use super::target::{DeployTarget, load_target};
 use super::{KeeperSettings, port_recovery, sanitize};
@@ -407,7 +407,7 @@ async fn prepare_rescue(
         reason: Some(sanitize::sanitize_sentence(&why)),
         force: true,
         dry_run: false,
-        rebuild: true,
+        build_policy: BuildPolicy::Always,
         rollback_run: None,
     };
     match prepare_run(&settings, &run_store, request).await {

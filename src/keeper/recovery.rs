@@ -8,6 +8,7 @@ use super::journal::{RunJournal, RunJournalEntry, RunJournalStep};
 use super::reconcile;
 use super::retry_policy::is_engine_away;
 use super::run::RunExecutor;
+use super::run_request::BuildPolicy;
 use super::run_store::KeeperRunStore;
 use super::target::DeployTarget;
 use super::unreachable_file::UnreachableFile;
@@ -151,7 +152,7 @@ async fn finish_interrupted_run(
         log: run_store.open_log(&entry.run, target.config.limits.log)?,
         record,
         journal_entry: entry,
-        rebuild: true,
+        build_policy: BuildPolicy::Always,
         refusing_since: None,
         quiesced_since: None,
         taken_port: None,

@@ -13,7 +13,30 @@ use crate::engine::{ContainerPhase, EngineProgress};
 use crate::error::Result;
 use crate::protocol::error::ApiError;
 use crate::protocol::evolve::container_reports::ExpectedState;
-use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveRunId, RunTask, refusal};
+use crate::protocol::evolve::{
+    EvolveCaller, EvolveRecord, EvolveRequest, EvolveRunId, RunTask, refusal,
+};
+
+/// What an evolve does before and instead of a build.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum BuildPolicy {
+    /// Replaces nothing if nothing has changed.
+    IfChanged,
+    /// Replaces the container even if nothing has changed.
+    Always,
+    /// As [`BuildPolicy::Always`], without the check of the syntax.
+    Unchecked,
+}
+
+impl From<&EvolveRequest> for BuildPolicy {
+    fn from(request: &EvolveRequest) -> Self {
+        match (request.rebuild, request.replace) {
+            (true, _) => Self::Unchecked,
+            (false, true) => Self::Always,
+            (false, false) => Self::IfChanged,
+        }
+    }
+}
 
 /// A request for a run.
 #[derive(Debug, Clone)]
@@ -23,8 +46,8 @@ pub(super) struct RunRequest {
     pub(super) reason: Option<String>,
     pub(super) force: bool,
     pub(super) dry_run: bool,
-    /// Whether the container is replaced even if nothing has changed.
-    pub(super) rebuild: bool,
+    /// Of an evolve; a rollback builds nothing.
+    pub(super) build_policy: BuildPolicy,
     /// The run whose image is the target of the rollback.
     pub(super) rollback_run: Option<EvolveRunId>,
 }
@@ -188,7 +211,7 @@ pub(super) async fn prepare_run(
         journal,
         record,
         journal_entry: entry,
-        rebuild: run_request.rebuild,
+        build_policy: run_request.build_policy,
         refusing_since: None,
         quiesced_since: None,
         taken_port: None,

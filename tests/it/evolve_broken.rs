@@ -134,6 +134,12 @@ fn each_body_that_does_not_build_or_start_changes_nothing() {
         "kernel/__main__.py:2: invalid syntax",
     );
     fails(
+        "entrypoint.sh",
+        "#!/bin/bash\nwhile true; do\n  echo again\n",
+        "building",
+        "entrypoint.sh:4: syntax error: unexpected end of file",
+    );
+    fails(
         "mcp.json",
         "{\"mcpServers\": [}",
         "building",

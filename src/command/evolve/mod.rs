@@ -168,6 +168,7 @@ impl From<EvolveArgs> for EvolvePlan {
                     force,
                     dry_run,
                     rebuild,
+                    replace: false,
                 };
                 Self::Evolve { request, detach }
             }

@@ -10,6 +10,7 @@ use crate::image::{
     set_ground,
 };
 use crate::keeper::KeeperSettings;
+use crate::keeper::run_request::BuildPolicy;
 use crate::protocol::evolve::DeployConfig;
 use crate::protocol::spec::BUILD_LABEL_PREFIX;
 use anyhow::{Context, bail};
@@ -67,14 +68,13 @@ impl RunExecutor {
             self.log.log(&note);
         }
         self.record.body_digest = Some(digest.clone());
-        let may_skip = !self.rebuild && !self.record.dry_run;
+        let may_skip = self.build_policy == BuildPolicy::IfChanged && !self.record.dry_run;
         if may_skip && self.target.runs_body(&digest, &self.record.run).await? {
             self.log
                 .report_step("nothing has changed: the container runs this body and is healthy");
             self.record.unchanged = true;
             return Ok(());
         }
-        self.check_syntax().await?;
         let docker = self.target.docker.clone();
         let latest = docker.find_image(&self.target.image_tag("latest")).await?;
         if let Some(image) = latest
@@ -86,6 +86,7 @@ impl RunExecutor {
             self.set_image(image.id);
             return Ok(());
         }
+        self.check_syntax().await?;
         self.log.report_step("building the image");
         let limit = Duration::from_secs(self.target.config.limits.build);
         tokio::select! {

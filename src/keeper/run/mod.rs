@@ -12,6 +12,7 @@ mod verifying;
 use super::cancellation::RunCancellation;
 use super::journal::{RunJournal, RunJournalEntry, RunJournalStep};
 use super::run_log::RunLog;
+use super::run_request::BuildPolicy;
 use super::run_store::{KeeperRunStore, unix_seconds};
 use super::stage_transitions::{self, StageOutcome};
 use super::target::DeployTarget;
@@ -36,8 +37,8 @@ pub(super) struct RunExecutor {
     pub(super) log: RunLog,
     pub(super) record: EvolveRecord,
     pub(super) journal_entry: RunJournalEntry,
-    /// Whether the container is replaced even if nothing has changed.
-    pub(super) rebuild: bool,
+    /// Of an evolve; a rollback builds nothing.
+    pub(super) build_policy: BuildPolicy,
     /// Since when the old container refuses requests.
     pub(super) refusing_since: Option<Instant>,
     /// Since when the old container is certainly quiesced, and how often the engine had restarted it by then.

@@ -18,14 +18,17 @@ def check_python(path, text):
         return f"{path}:1: {error}"
 
 
-def check_bash(path, text):
-    ran = subprocess.run(["bash", "-n"], input=text, capture_output=True)
+def check_bash(path):
+    # From stdin, bash names no line of a file that ends too soon.
+    ran = subprocess.run(["bash", "-n", os.path.join(".", path)], capture_output=True)
     found = re.search(rb"line (\d+): (.*)", ran.stderr)
     if ran.returncode != 0 and found:
         line, reason = (part.decode(errors="replace") for part in found.groups())
         return f"{path}:{line}: {reason}"
 
 
+if not os.path.isdir(sys.argv[1]):  # the project has no body of its own
+    sys.exit()
 os.chdir(sys.argv[1])
 for folder, _, names in os.walk("."):
     for name in sorted(names):
@@ -39,6 +42,6 @@ for folder, _, names in os.walk("."):
         if name.endswith(".py") or b"python" in first:
             problem = check_python(path, text)
         elif name.endswith(".sh") or re.search(rb"\b(ba)?sh$", first.strip()):
-            problem = check_bash(path, text)
+            problem = check_bash(path)
         if problem is not None:
             print(problem)

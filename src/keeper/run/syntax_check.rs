@@ -6,6 +6,7 @@
 use super::RunExecutor;
 use crate::engine::EngineProgress;
 use crate::error::Result;
+use crate::keeper::run_request::BuildPolicy;
 use crate::keeper::sanitize;
 use anyhow::bail;
 use std::time::Duration;
@@ -27,7 +28,7 @@ impl RunExecutor {
             return Ok(());
         };
         let body = self.target.config.body.to_string_lossy();
-        if self.rebuild || !self.journal_entry.running {
+        if self.build_policy == BuildPolicy::Unchecked || !self.journal_entry.running {
             return Ok(());
         }
         let mut found = Vec::new();

@@ -9,7 +9,7 @@ use crate::engine::fake_engine::CallEffect::{
     self, Act, HangAfter, HangBefore, LoseReply, Refuse, ReplyAfter,
 };
 use crate::engine::fake_engine::{FakeAdmission, FakeEngineObjects};
-use crate::keeper::run_request::RunRequest;
+use crate::keeper::run_request::{BuildPolicy, RunRequest};
 use crate::protocol::evolve::EvolveStage::{
     self, Building, Failed, Quiescing, RolledBack, Succeeded, Swapping, Testing, Verifying,
 };
@@ -121,22 +121,27 @@ async fn a_failed_build_changes_nothing() {
         });
     })
     .await;
-    let run = || RunRequest {
-        rebuild: false,
-        ..evolve_request()
-    };
-    for (output, why) in [
+    let finds = || prints_text("kernel/x.py:3: invalid syntax\nselftest.d/1:7: syntax error\n");
+    let found = Some("kernel/x.py:3: invalid syntax; selftest.d/1:7: syntax error (in `body/`");
+    for (output, build_policy, why) in [
+        (finds(), BuildPolicy::IfChanged, found),
+        (finds(), BuildPolicy::Always, found),
+        (finds(), BuildPolicy::Unchecked, None),
         (
-            prints_text("kernel/x.py:3: invalid syntax\nselftest.d/1:7: syntax error\n"),
-            Some("kernel/x.py:3: invalid syntax; selftest.d/1:7: syntax error (in `body/`"),
+            fails(127, "bash: python3: not found"),
+            BuildPolicy::IfChanged,
+            None,
         ),
-        (fails(127, "bash: python3: not found"), None),
-        (HangBefore, None),
+        (HangBefore, BuildPolicy::Always, None),
     ] {
         let harness = KeeperHarness::start().await;
-        let case = format!("{output:?}");
+        let case = format!("{output:?} {build_policy:?}");
         harness.engine.at("exec os-host -c", move |_| output);
-        let record = harness.run(run()).await;
+        let request = RunRequest {
+            build_policy,
+            ..evolve_request()
+        };
+        let record = harness.run(request).await;
         match why {
             Some(why) => {
                 assert_eq!(record.failed_stage, Some(Building), "{case}");
@@ -154,6 +159,15 @@ async fn a_failed_build_changes_nothing() {
     );
     assert_end(end, "the servers can't be read", |harness| {
         harness.write_body_file("mcp.json", "{\"mcpServers\": {]}");
+    })
+    .await;
+    let end = (
+        Failed,
+        Building,
+        "`desktop/services.yaml` is not valid YAML: ",
+    );
+    assert_end(end, "the services can't be read", |harness| {
+        harness.write_body_file("desktop/services.yaml", "services:\n  - name: [xvfb\n");
     })
     .await;
     let end = (Failed, Building, "only `FROM ${BASE}`");
@@ -458,7 +472,7 @@ async fn a_run_without_failures_replaces_the_container() {
 async fn a_run_without_a_change_replaces_nothing_unless_it_rebuilds() {
     let harness = KeeperHarness::start().await;
     let unforced = || RunRequest {
-        rebuild: false,
+        build_policy: BuildPolicy::IfChanged,
         ..evolve_request()
     };
     // The first image has no digest, so the body counts as changed.

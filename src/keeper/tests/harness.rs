@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::image::sample_executable;
 use crate::keeper::controller::ControllerHandle;
 use crate::keeper::journal::{RunJournal, RunJournalEntry};
-use crate::keeper::run_request::RunRequest;
+use crate::keeper::run_request::{BuildPolicy, RunRequest};
 use crate::keeper::run_store::KeeperRunStore;
 use crate::keeper::{KeeperSettings, start_controller};
 use crate::protocol::evolve::{
@@ -92,7 +92,9 @@ impl KeeperHarness {
     }
 
     pub(super) fn write_body_file(&self, name: &str, text: &str) {
-        fs::write(self.folder.path().join("repo/body").join(name), text).unwrap();
+        let path = self.folder.path().join("repo/body").join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
     }
 
     /// Sets the watch period of later runs.
@@ -216,7 +218,7 @@ pub(super) fn evolve_request() -> RunRequest {
         reason: Some("a test".into()),
         force: false,
         dry_run: false,
-        rebuild: true,
+        build_policy: BuildPolicy::Unchecked,
         rollback_run: None,
     }
 }

@@ -74,9 +74,14 @@ pub struct EvolveRequest {
     /// Build and test, and change nothing.
     #[serde(default)]
     pub dry_run: bool,
-    /// Replace the container even if nothing has changed.
+    /// Replace the container even if nothing has changed, and skip the check of the syntax.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub rebuild: bool,
+    /// Replace the container even if nothing has changed: `osctl up` has other settings for it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schemars(skip)]
+    #[schema(ignore)]
+    pub replace: bool,
 }
 
 /// `POST /evolve/rollback`, and the keeper's request for it.
@@ -211,6 +216,12 @@ mod tests {
             ..EvolveRequest::default()
         };
         assert_eq!(parsed, KeeperRequest::Evolve(expected));
+        let with = |key: &str| match ask(&format!(r#"{{"ask":"evolve","{key}":true}}"#)) {
+            Ok(KeeperRequest::Evolve(request)) => (request.rebuild, request.replace),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(with("rebuild"), (true, false));
+        assert_eq!(with("replace"), (false, true));
         assert_eq!(
             ask(r#"{"ask":"status"}"#).unwrap(),
             KeeperRequest::Status {}
