@@ -322,6 +322,7 @@ impl Ui {
         let answer = dialoguer::MultiSelect::new()
             .with_prompt(SanitizedText::message(question))
             .items(items)
+            .defaults(&vec![true; items.len()])
             .interact_on_opt(&Term::stderr());
         match answer {
             Ok(chosen) => chosen.ok_or_else(|| Error::Interrupted.into()),

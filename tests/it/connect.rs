@@ -6,6 +6,7 @@
 
 use crate::commands::Ran;
 use crate::harness::{Home, servers};
+use crate::terminal::Terminal;
 use crate::trials;
 use serde_json::{Value, json};
 use std::fs;
@@ -25,6 +26,9 @@ trials![
     the_backup_is_removed_with_the_entry_but_not_without_the_file,
     no_client_is_connected_to_a_server_that_does_not_answer,
     without_a_name_the_installed_clients_are_listed,
+    without_a_name_the_only_installed_client_is_connected,
+    the_question_has_all_installed_clients_selected,
+    the_scope_of_a_project_changes_its_file_only,
 ];
 
 /// Trials that need a running instance.
@@ -462,4 +466,74 @@ fn without_a_name_the_installed_clients_are_listed() {
         "{ran:?}"
     );
     assert!(ran.stderr.contains("mcp connect claude-code`"), "{ran:?}");
+    let both = person.osctl(&["mcp", "connect", "--yes", "--no-verify"]);
+    assert_eq!(both.code, 2, "{both:?}");
+}
+
+fn without_a_name_the_only_installed_client_is_connected() {
+    let person = Person::new();
+    person.write(".cursor/other.json", "{}");
+    let ran = person.osctl(&["mcp", "connect", "--no-verify"]);
+    assert_eq!(ran.code, 2, "{ran:?}");
+    let ran = person.ok(&["--json", "mcp", "connect", "--yes", "--no-verify"]);
+    let reply: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(
+        (&reply["client"], &reply["changed"]),
+        (&"cursor".into(), &true.into())
+    );
+    person.disconnect("cursor");
+    assert!(!person.file(".cursor/mcp.json").exists());
+    assert!(person.file(".cursor/other.json").exists());
+    // A folder that `connect` has made does not count as a client later.
+    person.connect("windsurf");
+    person.disconnect("windsurf");
+    assert!(!person.file(".codeium").exists());
+}
+
+fn the_question_has_all_installed_clients_selected() {
+    let person = Person::new();
+    person.write(".cursor/other.json", "{}");
+    person.write(".claude.json", "{}");
+    let words = ["mcp", "connect", "--no-verify"];
+    let mut command = person.0.command(words);
+    for variable in RELOCATING_VARIABLES {
+        command.env_remove(variable);
+    }
+    let mut terminal = Terminal::start(command);
+    terminal.wait_for("Which clients?");
+    terminal.types("\r");
+    for title in ["Claude Code", "Cursor"] {
+        terminal.wait_for(&format!("Change the configuration of {title}?"));
+        terminal.types("y");
+    }
+    assert_eq!(terminal.end().0, 0);
+    for path in [".claude.json", ".cursor/mcp.json"] {
+        let text = fs::read_to_string(person.file(path)).unwrap();
+        assert!(text.contains("\"mcp\", \"stdio\""), "{path}: {text}");
+    }
+}
+
+fn the_scope_of_a_project_changes_its_file_only() {
+    let person = Person::new();
+    let file = person.0.project.join(".mcp.json");
+    let name = format!("osctl-{}", person.0.instance);
+    let scope = ["--scope", "project", "--yes"];
+    let connect = [&["mcp", "connect", "--no-verify"][..], &scope].concat();
+    person.ok(&connect);
+    let settings: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    let entry = &settings["mcpServers"][&name];
+    // Others who work on the project have the program elsewhere.
+    assert_eq!(entry["command"], "osctl", "{settings}");
+    let arguments = json!(["--instance", person.0.instance, "mcp", "stdio"]);
+    assert_eq!(entry["args"], arguments, "{settings}");
+    assert!(!person.file(".claude.json").exists());
+    let cursor = [&["mcp", "connect", "cursor", "--no-verify"][..], &scope].concat();
+    let refused = person.osctl(&cursor);
+    assert!(
+        refused.code == 2 && refused.stderr.contains("does not read `.mcp.json`"),
+        "{refused:?}"
+    );
+    let disconnect = [&["mcp", "disconnect", "claude-code"][..], &scope].concat();
+    person.ok(&disconnect);
+    assert!(!file.exists() && person.0.project.is_dir());
 }

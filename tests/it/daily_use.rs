@@ -65,7 +65,7 @@ fn five_commands_give_an_agent_its_computer() {
     user.ok(&["add", "polars"]);
     let add = adding.elapsed();
     assert_eq!(user.exec("kept"), "41");
-    user.ok(&["mcp", "connect", "claude-code", "--yes"]);
+    user.ok(&["mcp", "connect", "--yes"]);
     let total = begin.elapsed();
 
     let ran = Command::new(agent)

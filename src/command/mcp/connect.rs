@@ -81,7 +81,7 @@ pub(super) async fn connect_client(
     } = args;
     let clients = match (client, how.scope) {
         (Some(client), _) => vec![client],
-        (None, ConnectScope::User) => choose_clients(cx)?,
+        (None, ConnectScope::User) => choose_clients(how.yes, cx)?,
         (None, ConnectScope::Project) => ConnectClient::find(PROJECT_CLIENT).into_iter().collect(),
     };
     let (name, tested) = (server_name(cx), bridge_call(narrow, cx)?);
@@ -124,8 +124,8 @@ fn config_paths(
     }
 }
 
-/// Asks which of the installed clients to connect.
-fn choose_clients(cx: &CommandContext) -> Result<Vec<&'static ConnectClient>> {
+/// The only installed client with `--yes`, else the answer to the question which of the installed clients to connect.
+fn choose_clients(yes: bool, cx: &CommandContext) -> Result<Vec<&'static ConnectClient>> {
     let places = ClientConfigPaths::for_home(&cx.folders.home);
     let installed: Vec<&'static ConnectClient> = CONNECT_CLIENTS
         .iter()
@@ -139,6 +139,9 @@ fn choose_clients(cx: &CommandContext) -> Result<Vec<&'static ConnectClient>> {
         let hint = "`osctl mcp connect --help` lists the clients; name one to connect it anyway";
         return Err(Error::usage("no known MCP client is installed", hint).into());
     }
+    if yes && installed.len() == 1 {
+        return Ok(installed);
+    }
     if cx.ui.json || !cx.ui.can_prompt() {
         let message = format!("no MCP client is named; installed: {}", names.join(", "));
         let hint = format!("`osctl mcp connect {}`", installed[0].name);
@@ -147,7 +150,7 @@ fn choose_clients(cx: &CommandContext) -> Result<Vec<&'static ConnectClient>> {
     let titles: Vec<&str> = installed.iter().map(|client| client.title).collect();
     let chosen = cx
         .ui
-        .choose_several("Which clients? (space selects)", &titles)?;
+        .choose_several("Which clients? (space toggles)", &titles)?;
     match chosen.is_empty() {
         true => Err(Error::usage("no client was chosen", "select with the space bar").into()),
         false => Ok(chosen.into_iter().map(|at| installed[at]).collect()),

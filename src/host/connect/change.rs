@@ -16,6 +16,8 @@ pub(crate) struct ClientFileChange {
     /// The new contents; `None` to remove the file.
     pub(super) after: Option<String>,
     pub(super) backup: BackupAction,
+    /// Folders, the innermost first, that are removed with the file if they are empty.
+    pub(super) folders: Vec<PathBuf>,
 }
 
 /// The action on the backup beside the file.
@@ -116,6 +118,10 @@ impl ClientFileChange {
         if let BackupAction::Remove(backup) = &self.backup {
             fs::remove_file(backup)?;
         }
+        if self.after.is_none() && !self.file.is_symlink() {
+            // An empty folder would count as an installed client.
+            let _ = self.folders.iter().try_for_each(fs::remove_dir);
+        }
         Ok(())
     }
 }
@@ -204,6 +210,7 @@ mod tests {
             before: Some(before.into()),
             after: Some(after.into()),
             backup: BackupAction::None,
+            folders: Vec::new(),
         };
         let lines = change.diff_lines().into_iter();
         lines

@@ -42,6 +42,16 @@ impl ClientConfigPaths {
         self.project_file.as_deref()
     }
 
+    /// The folders of a client's file beneath the home folder, the innermost first; none of a project's file.
+    pub(super) fn own_folders(&self, file: &Path) -> Vec<PathBuf> {
+        if self.project_file.is_some() {
+            return Vec::new();
+        }
+        let above = file.ancestors().skip(1);
+        let is_beneath = |folder: &&Path| *folder != self.home && folder.starts_with(&self.home);
+        above.take_while(is_beneath).map(Path::to_owned).collect()
+    }
+
     /// Whether a folder exists and belongs to one program: the home folder belongs to all.
     pub(super) fn is_own_folder(&self, folder: &Path) -> bool {
         folder != self.home && folder.is_dir()

@@ -46,6 +46,7 @@ pub(crate) fn plan_connect(
             true => BackupAction::None,
             false => BackupAction::Create(backup),
         },
+        folders: Vec::new(),
         file: found.file,
         before: found.text,
         after: Some(after),
@@ -92,6 +93,7 @@ pub(crate) fn plan_disconnect(
             before: found.text,
             after: backup_text,
             backup: dropped,
+            folders: Vec::new(),
         });
     }
     let is_alone = backup_text.is_none() && was("").as_ref() == Some(text);
@@ -106,6 +108,7 @@ pub(crate) fn plan_disconnect(
         }
     };
     Ok(ClientFileChange {
+        folders: places.own_folders(&found.file),
         file: found.file,
         before: found.text.clone(),
         // Remove a file that osctl created and that is empty now.
@@ -157,6 +160,7 @@ impl ClientFile {
             after: self.text.clone(),
             before: self.text,
             backup,
+            folders: Vec::new(),
         }
     }
 }
@@ -250,11 +254,13 @@ mod tests {
                 assert_eq!(text, connect(client, &places, narrow));
             }
             disconnect(client, &places);
-            assert!(!file.exists(), "{client:?}");
+            let left = fs::read_dir(home.path()).unwrap().count();
+            assert_eq!(left, 0, "{client:?} left a folder");
             let Some(before) = agreed("before") else {
                 assert_eq!(client.name, "continue");
                 continue;
             };
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
             fs::write(&file, &before).unwrap();
             assert_eq!(Some(connect(client, &places, &[])), agreed("after"));
             disconnect(client, &places);
