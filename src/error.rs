@@ -176,7 +176,7 @@ pub(crate) enum Error {
     /// A verb that a repetition completes was interrupted.
     #[error("interrupted")]
     InterruptedRepeatable,
-    #[error("evolve `{run}` continues in the background")]
+    #[error("interrupted; the keeper continues evolve `{run}`")]
     RunContinues { run: String, logs: String },
 
     // The companion refused

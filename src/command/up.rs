@@ -8,6 +8,7 @@ use crate::error::{EXIT_NEGATIVE, Error, Result, VerbOutcome};
 use crate::host::applied_settings::SettingChanges;
 use crate::host::autorun::{self, AutorunScan};
 use crate::host::client::CompanionClient;
+use crate::host::follow_evolve::wait_for_interrupt;
 use crate::host::health::HealthWatch;
 use crate::host::instance::{Instance, InstanceRecord};
 use crate::host::instance_lookup::InstanceScope;
@@ -224,6 +225,7 @@ pub(crate) async fn run(args: UpArgs, cx: &CommandContext) -> Result<VerbOutcome
             removed: &plan.no_env,
         },
         replace_consent: &|changes| ask_consent(changes, plan.yes, cx, &work),
+        wait_for_interrupt: &|| Box::pin(wait_for_interrupt()),
         progress: &work,
     };
     let UpResult {

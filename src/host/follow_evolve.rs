@@ -5,12 +5,17 @@ use crate::engine::EngineProgress;
 use crate::error::Result;
 use crate::protocol::evolve::{EvolveRecord, EvolveRunId, KeeperReply, KeeperRequest, RunLogLine};
 use crate::protocol::line_buffer::LineBuffer;
+use futures_util::future::BoxFuture;
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// Time limit for a keeper that does not answer, for example while the engine restarts.
 const RUN_FOLLOW_TIMEOUT: Duration = Duration::from_secs(120);
 const RUN_FOLLOW_RETRY_DELAY: Duration = Duration::from_millis(300);
+
+/// Waits until the person stops following.
+pub(crate) type InterruptWait<'a> =
+    &'a (dyn Fn() -> BoxFuture<'static, std::io::Result<()>> + Sync);
 
 /// The reason why following ended.
 #[derive(Debug)]
@@ -21,18 +26,19 @@ pub(crate) enum FollowOutcome {
     Detached,
 }
 
-/// Follows the run until it ends, or osctl is interrupted.
+/// Follows the run until it ends, or `interrupt` does.
 ///
 /// # Errors
 /// When the keeper does not answer within [`RUN_FOLLOW_TIMEOUT`].
 pub(crate) async fn follow_keeper_run(
     keeper: &KeeperContainer<'_>,
     run: &EvolveRunId,
+    interrupt: impl Future<Output = std::io::Result<()>>,
     progress: &dyn EngineProgress,
 ) -> Result<FollowOutcome> {
     tokio::select! {
         record = wait_for_run_end(keeper, run, progress) => Ok(FollowOutcome::RunEnded(record?)),
-        interrupted = wait_for_interrupt() => {
+        interrupted = interrupt => {
             interrupted?;
             Ok(FollowOutcome::Detached)
         }
@@ -40,7 +46,7 @@ pub(crate) async fn follow_keeper_run(
 }
 
 /// Returns on Ctrl-C or SIGTERM: in both cases the run continues.
-async fn wait_for_interrupt() -> std::io::Result<()> {
+pub(crate) async fn wait_for_interrupt() -> std::io::Result<()> {
     #[cfg(unix)]
     {
         use tokio::signal::unix::{SignalKind, signal};

@@ -11,7 +11,7 @@
 //! to any later run, also when another caller starts that run and however this run ends. When the old container keeps
 //! running, the ports and the project by which it is found are set back to their earlier values.
 
-use super::follow_evolve::{FollowOutcome, follow_keeper_run};
+use super::follow_evolve::{FollowOutcome, InterruptWait, follow_keeper_run};
 use super::instance::InstanceRecord;
 use super::keeper::{KeeperContainer, unexpected_reply_error};
 use crate::engine::EngineProgress;
@@ -43,6 +43,7 @@ pub(crate) struct KeeperReplacement<'a> {
     pub(crate) rolled_back_image: Option<&'a str>,
     /// Whether the keeper interrupts code that does not end.
     pub(crate) force: bool,
+    pub(crate) wait_for_interrupt: InterruptWait<'a>,
     pub(crate) progress: &'a dyn EngineProgress,
 }
 
@@ -68,7 +69,9 @@ impl KeeperReplacement<'_> {
             }
         };
         // If this fails, the result of the run is unknown; the next `up` checks it.
-        let record = match follow_keeper_run(&self.keeper, &run, self.progress).await? {
+        let interrupt = (self.wait_for_interrupt)();
+        let followed = follow_keeper_run(&self.keeper, &run, interrupt, self.progress).await?;
+        let record = match followed {
             FollowOutcome::RunEnded(record) => record,
             FollowOutcome::Detached => {
                 let logs = instance.osctl_command(&format!("evolve logs -f {run}"));

@@ -15,6 +15,7 @@ use super::container_spec::{
     EngineContext, PASSED_ENV_DIGEST_LABEL, keep_running_variables, make_container_spec,
 };
 use super::folders::{Folders, ensure_private_folder};
+use super::follow_evolve::InterruptWait;
 use super::health::HealthWatch;
 use super::instance::{Instance, InstanceRecord};
 use super::keeper::{self, KeeperContainer};
@@ -59,6 +60,8 @@ pub(crate) struct UpRunner<'a> {
     pub(crate) config_file: Option<&'a Path>,
     pub(crate) env_args: EnvArgs<'a>,
     pub(crate) replace_consent: ReplaceConsent<'a>,
+    /// Ends the wait for the keeper, which then continues.
+    pub(crate) wait_for_interrupt: InterruptWait<'a>,
     pub(crate) progress: &'a dyn EngineProgress,
 }
 
@@ -365,6 +368,7 @@ impl UpRunner<'_> {
             socket,
             rolled_back_image: kept_image,
             force: self.force,
+            wait_for_interrupt: self.wait_for_interrupt,
             progress: self.progress,
         };
         replacement.replace_with(&requested, &previous).await

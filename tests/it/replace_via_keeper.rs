@@ -114,7 +114,7 @@ fn up_replaces_the_container_by_the_gates_and_keeps_session_state() {
     let seen = seen.concat();
     assert!(
         code == 5
-            && seen.contains("continues in the background")
+            && seen.contains("the keeper continues evolve")
             && seen.contains("evolve logs -f"),
         "{seen}"
     );

@@ -5,7 +5,9 @@ use super::record_text::non_variable_line;
 use crate::command::answers::EvolveRunAnswer;
 use crate::command::format_duration;
 use crate::error::{EXIT_INTERRUPTED, EXIT_NEGATIVE, Result, VerbOutcome};
-use crate::host::follow_evolve::{FollowOutcome, follow_keeper_run, wait_for_run_end};
+use crate::host::follow_evolve::{
+    FollowOutcome, follow_keeper_run, wait_for_interrupt, wait_for_run_end,
+};
 use crate::host::keeper::KeeperContainer;
 use crate::protocol::cryo::CryoVerdict;
 use crate::protocol::evolve::{CANCELLED_BY_USER, EvolveRecord, EvolveRunId, EvolveStage};
@@ -20,7 +22,7 @@ pub(super) async fn to_the_end(
     work: WorkSpinner,
     cx: &CommandContext,
 ) -> Result<VerbOutcome> {
-    let end = follow_keeper_run(keeper, run, &work).await?;
+    let end = follow_keeper_run(keeper, run, wait_for_interrupt(), &work).await?;
     drop(work);
     let FollowOutcome::RunEnded(record) = end else {
         let logs = cx.instance.osctl_command(&format!("evolve logs -f {run}"));

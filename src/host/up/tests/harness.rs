@@ -58,6 +58,8 @@ pub(super) struct UpHarness {
     /// Values that count as the user's.
     pub(super) values: BTreeMap<String, (Value, ConfigSource)>,
     pub(super) keeper: Arc<Mutex<ScriptedKeeper>>,
+    /// Interrupts an `up` that follows the keeper.
+    pub(super) interrupt: Arc<Notify>,
     /// Notified when a companion was asked for its health.
     pub(super) asked_health: Arc<Notify>,
     /// The engine's socket, if `up` may start a keeper.
@@ -113,6 +115,7 @@ impl UpHarness {
             config,
             values: BTreeMap::new(),
             keeper,
+            interrupt: Arc::new(Notify::new()),
             asked_health,
             socket: None,
         };
@@ -220,6 +223,13 @@ impl UpHarness {
             config_file: None,
             env_args: EnvArgs::default(),
             replace_consent: &|_| Ok(()),
+            wait_for_interrupt: &|| {
+                let interrupt = Arc::clone(&self.interrupt);
+                Box::pin(async move {
+                    interrupt.notified().await;
+                    Ok(())
+                })
+            },
             progress: &SilentProgress,
         };
         let result = runner.run(self.project(), self.socket.as_deref()).await?;

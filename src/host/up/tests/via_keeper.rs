@@ -3,6 +3,7 @@
 use super::harness::{FIRST_IMAGE, SECOND_IMAGE, ScriptedKeeper, UpHarness, run_record};
 use crate::config::ConfigSource;
 use crate::engine::fake_engine::CallEffect;
+use crate::error::{EXIT_INTERRUPTED, Error, exit_code};
 use crate::host::up::UpOutcome;
 use crate::protocol::error::ApiError;
 use crate::protocol::evolve::{KeeperReply, refusal};
@@ -101,6 +102,35 @@ async fn a_keeper_that_never_answers_keeps_the_container() {
     harness.assert_one_runs(FIRST_IMAGE, "no answer");
     assert_eq!(harness.instance.read_record().unwrap(), record);
     assert_eq!(harness.up().await.unwrap(), UpOutcome::ReplacedViaKeeper);
+}
+
+#[tokio::test]
+async fn an_interrupted_up_says_that_the_keeper_continues() {
+    let harness = harness_with_other_port().await;
+    // The first two requests are the status and the run.
+    for _ in 0..2 {
+        harness
+            .engine
+            .at("exec os-keeper keeper", |_| CallEffect::Act);
+    }
+    let interrupt = Arc::clone(&harness.interrupt);
+    harness.engine.at("exec os-keeper keeper", move |_| {
+        interrupt.notify_one();
+        CallEffect::HangBefore
+    });
+    let error = harness.up().await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "interrupted; the keeper continues evolve `20261121-100000`"
+    );
+    assert_eq!(exit_code(&error), EXIT_INTERRUPTED);
+    let hint = error.downcast_ref::<Error>().and_then(Error::hint);
+    let follow = "`osctl evolve logs -f 20261121-100000` follows it again";
+    assert_eq!(hint.as_deref(), Some(follow));
+    // The keeper has replaced the container meanwhile.
+    harness.engine.reset_calls();
+    assert_eq!(harness.up().await.unwrap(), UpOutcome::Unchanged);
+    harness.assert_one_runs(SECOND_IMAGE, "interrupted");
 }
 
 #[tokio::test]
