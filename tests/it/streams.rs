@@ -22,6 +22,7 @@ trials![
     figures_and_tables_come_as_their_mime_bundles,
     a_detached_run_is_attached_to_and_listed,
     ctrl_c_detaches_from_a_run_and_the_run_continues,
+    ctrl_c_ends_followed_logs_and_activity_silently,
     the_command_line_finds_its_run_again_on_a_lost_connection,
 ];
 
@@ -346,6 +347,31 @@ fn a_detached_run_is_attached_to_and_listed() {
         missing.stderr.contains("there is no run `nobody`"),
         "{missing:?}"
     );
+}
+
+fn ctrl_c_ends_followed_logs_and_activity_silently() {
+    let home = shared();
+    home.ok(["exec", "1"]);
+    for words in [
+        &["logs", "-f"][..],
+        &["logs", "kernel", "-f"],
+        &["activity", "-f"],
+    ] {
+        let mut child = home
+            .command(words)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // The log so far is not empty.
+        let stdout = child.stdout.as_mut().unwrap();
+        stdout.read_exact(&mut [0; 1]).unwrap();
+        let pid = nix::unistd::Pid::from_raw(child.id().cast_signed());
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+        let ended = child.wait_with_output().unwrap();
+        let said = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!((ended.status.code(), &*said), (Some(130), ""), "{words:?}");
+    }
 }
 
 fn ctrl_c_detaches_from_a_run_and_the_run_continues() {
