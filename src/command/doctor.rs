@@ -1,5 +1,8 @@
 //! `osctl doctor`: checks the setup and suggests fixes.
 
+mod load;
+
+use self::load::check_load;
 use super::CommandContext;
 use super::answers::{CheckVerdict, DoctorAnswer, DoctorEntry};
 use super::instance_status::isolation_warnings;
@@ -17,6 +20,7 @@ use crate::host::{autorun, disk, escapes};
 use crate::image::{Body, CompanionBinary};
 use crate::protocol::quote::quote_word;
 use crate::protocol::text_sanitizer;
+use crate::protocol::words::count_noun;
 use crate::ui::Tone;
 use clap::Args;
 use std::io::ErrorKind;
@@ -137,6 +141,9 @@ pub(crate) async fn run(args: DoctorArgs, cx: &CommandContext) -> Result<VerbOut
                 *hint = "`osctl logs` shows the companion's messages; run `osctl down` and `osctl up` to start the container with its stored state".into();
             }
         }
+    }
+    if let Some(engine) = &engine {
+        findings.extend(check_load(cx, &config, engine).await);
     }
     if engine.is_some() && is_config_read {
         let criu = record.as_ref().map_or(config.criu, |r| r.criu);
@@ -442,5 +449,49 @@ fn print_findings(cx: &CommandContext, findings: &[DoctorFinding]) -> Result<Ver
             cx.ui.print_line(format!("{:<24}hint: {hint}", ""));
         }
     }
+    cx.ui.print_message(summarize_findings(findings));
     Ok(outcome)
+}
+
+/// `1 broken, 2 warnings`, or that nothing is broken.
+fn summarize_findings(findings: &[DoctorFinding]) -> String {
+    let count = |verdict| {
+        let of_verdict = findings.iter().filter(|finding| finding.verdict == verdict);
+        of_verdict.count()
+    };
+    let warnings = match count(FindingVerdict::Warning) {
+        0 => "no warnings".into(),
+        warnings => count_noun(warnings, "warning"),
+    };
+    match count(FindingVerdict::Broken) {
+        0 => format!("{warnings}, nothing broken"),
+        broken => format!("{broken} broken, {warnings}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DoctorFinding, FindingVerdict, summarize_findings};
+
+    #[test]
+    fn the_last_line_counts_what_is_broken_and_the_warnings() {
+        let summarize = |verdicts: &[FindingVerdict]| {
+            let findings = verdicts.iter().map(|verdict| DoctorFinding {
+                what: "x",
+                verdict: *verdict,
+                detail: String::new(),
+                hint: None,
+            });
+            summarize_findings(&findings.collect::<Vec<_>>())
+        };
+        let (fine, warning, broken) = (
+            FindingVerdict::Fine,
+            FindingVerdict::Warning,
+            FindingVerdict::Broken,
+        );
+        assert_eq!(summarize(&[fine]), "no warnings, nothing broken");
+        let warnings = summarize(&[warning, fine, warning, warning]);
+        assert_eq!(warnings, "3 warnings, nothing broken");
+        assert_eq!(summarize(&[broken, warning]), "1 broken, 1 warning");
+    }
 }

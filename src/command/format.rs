@@ -15,8 +15,19 @@ pub(super) fn format_duration(seconds: f64) -> String {
 
 /// Formats the age of a time given in seconds since 1970.
 pub(super) fn format_age(created: f64) -> String {
+    format_duration(seconds_since(created))
+}
+
+/// The seconds since a time given in seconds since 1970.
+pub(super) fn seconds_since(time: f64) -> f64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    format_duration((now.unwrap_or_default().as_secs_f64() - created).max(0.0))
+    (now.unwrap_or_default().as_secs_f64() - time).max(0.0)
+}
+
+/// The seconds since 1970 of a time as RFC 3339.
+pub(super) fn parse_time(text: &str) -> Option<f64> {
+    let time = DateTime::parse_from_rfc3339(text).ok()?;
+    Some(time.timestamp_millis() as f64 / 1e3)
 }
 
 /// Formats a time in seconds since 1970 for people, in local time.

@@ -2,13 +2,15 @@
 
 use super::CommandContext;
 use super::restored_sessions::{self, SessionStatus};
+use super::runs::{ListedRun, list_runs};
 use crate::config::{Config, EngineChoice};
-use crate::engine::{ContainerPhase, Engine};
+use crate::engine::{ContainerPhase, ContainerUsage, Engine};
 use crate::error::{Error, Result};
 use crate::host::client::CompanionClient;
 use crate::host::engine_diagnosis::explain_by_engine;
 use crate::host::instance::{Instance, InstanceRecord};
 use crate::host::ports::endpoints;
+use crate::protocol::mcp::HubClientStatus;
 use crate::protocol::service::{HealthStatus, ServiceStatus};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -29,8 +31,13 @@ pub(crate) struct InstanceStatus {
     pub(crate) endpoints: BTreeMap<&'static str, String>,
     pub(crate) token_file: PathBuf,
     pub(crate) vnc_password_file: PathBuf,
+    pub(crate) usage: ContainerUsage,
     pub(crate) services: Vec<ServiceStatus>,
     pub(crate) sessions: Vec<SessionStatus>,
+    /// The connected MCP clients.
+    pub(crate) clients: Vec<HubClientStatus>,
+    /// Code and commands that are queued or running.
+    pub(crate) runs: Vec<ListedRun>,
     pub(crate) warnings: Vec<String>,
 }
 
@@ -72,7 +79,7 @@ pub(crate) async fn gather_status(
         let hint = paused.hint().unwrap_or_default();
         warnings.push(format!("{paused}: no process in it runs; {hint}"));
     }
-    let mut sessions = Vec::new();
+    let (mut sessions, mut clients, mut runs) = (Vec::new(), Vec::new(), Vec::new());
     let health = match state {
         InstanceState::Running | InstanceState::Restarting => {
             let client =
@@ -80,7 +87,15 @@ pub(crate) async fn gather_status(
             match client.fetch_health().await {
                 Ok(health) => {
                     if health.status == HealthStatus::Healthy {
-                        sessions = restored_sessions::fetch_sessions(&client).await;
+                        let (hub, listed);
+                        (sessions, hub, listed) = tokio::join!(
+                            restored_sessions::fetch_sessions(&client),
+                            client.fetch_hub_status(),
+                            list_runs(&client, true),
+                        );
+                        // Without an answer, nothing is known of them.
+                        clients = hub.map(|hub| hub.clients).unwrap_or_default();
+                        runs = listed.unwrap_or_default();
                     }
                     Some(health)
                 }
@@ -96,6 +111,10 @@ pub(crate) async fn gather_status(
         }
         _ => None,
     };
+    let usage = match state {
+        InstanceState::Running => engine.usage(&cx.instance.container_name()).await,
+        _ => ContainerUsage::default(),
+    };
     Ok(InstanceStatus {
         instance: cx.instance.name.clone(),
         engine: engine.name(),
@@ -110,8 +129,11 @@ pub(crate) async fn gather_status(
         endpoints: endpoints(record, record.bind_address(config.bind)),
         token_file: cx.instance.token_file(),
         vnc_password_file: cx.instance.vnc_password_file(),
+        usage,
         services: health.map(|h| h.services).unwrap_or_default(),
         sessions,
+        clients,
+        runs,
         warnings,
     })
 }

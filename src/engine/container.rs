@@ -53,6 +53,15 @@ pub(crate) struct Container {
     pub(crate) failed_to_start: bool,
 }
 
+/// What a running container uses, as far as it is known.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct ContainerUsage {
+    /// The time of the latest start, as RFC 3339.
+    pub(crate) started_at: Option<String>,
+    /// The memory in use, in bytes.
+    pub(crate) memory: Option<u64>,
+}
+
 /// Which lines of a log to read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LogOptions {

@@ -9,7 +9,9 @@ mod embedded;
 mod identity;
 mod process_lock;
 
-pub(crate) use container::{Container, ContainerPhase, EngineProgress, LogOptions};
+pub(crate) use container::{
+    Container, ContainerPhase, ContainerUsage, EngineProgress, LogOptions,
+};
 #[cfg(test)]
 pub(crate) use docker::fake_engine;
 pub(crate) use docker::{
@@ -65,6 +67,14 @@ impl Engine {
         match self {
             Self::Docker(docker) => docker.inspect(name).await,
             Self::Embedded(embedded) => embedded.inspect(name),
+        }
+    }
+
+    /// What a running container uses.
+    pub(crate) async fn usage(&self, name: &str) -> ContainerUsage {
+        match self {
+            Self::Docker(docker) => docker.container_usage(name).await,
+            Self::Embedded(_) => ContainerUsage::default(),
         }
     }
 

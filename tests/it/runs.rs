@@ -20,6 +20,7 @@ trials![
     the_first_characters_of_an_id_find_the_run,
     a_file_runs_as_a_program_with_its_arguments_and_exit_code,
     the_last_lines_of_a_service_are_counted_without_those_of_others,
+    status_and_doctor_are_colored_and_name_what_the_container_uses,
 ];
 
 /// Code that has started and runs until `stop` is called.
@@ -298,6 +299,51 @@ fn a_file_runs_as_a_program_with_its_arguments_and_exit_code() {
     let ran = home.run(["--color", "always", "exec", "-s", "program", "1/0"]);
     assert!(ran.stderr.contains("\u{1b}[1mZeroDivisionError"), "{ran:?}");
     home.ok(["sessions", "rm", "program"]);
+}
+
+fn status_and_doctor_are_colored_and_name_what_the_container_uses() {
+    let home = shared();
+    let wait = "import time; time.sleep(600)";
+    let begun = home.ok(["exec", "--session", "colored", "--detach", wait]);
+    let id = begun.stdout.trim();
+    let status = home.ok(["--color", "always", "status"]).stdout;
+    assert!(
+        status.contains("\u{1b}[32mrunning, healthy\u{1b}[0m"),
+        "{status}"
+    );
+    let row = |what: &str| {
+        let rows = status.lines().filter(|line| line.starts_with(what));
+        rows.map(|row| row[10..].to_owned()).collect::<Vec<_>>()
+    };
+    assert!(row("services  ")[0].contains("kernel ("), "{status}");
+    for what in ["uptime    ", "memory    ", "clients   "] {
+        assert_eq!(row(what).len(), 1, "{what}: {status}");
+    }
+    assert!(
+        row("running   ").iter().any(|row| row.starts_with(id)),
+        "{status}"
+    );
+    let answer = home.json(["status"]);
+    assert!(answer["uptime_seconds"].as_f64() > Some(0.0), "{answer}");
+    assert!(answer["memory_bytes"].as_u64() > Some(1 << 20), "{answer}");
+    let runs = answer["runs"].as_array().unwrap();
+    assert!(runs.iter().any(|run| run["id"] == id), "{answer}");
+    home.ok(["interrupt", id]);
+    home.ok(["sessions", "rm", "colored"]);
+    let doctor = home.run(["--color", "always", "doctor"]);
+    let lines = ["ok\u{1b}[0m       keeper", "memory", "clients"];
+    for line in lines {
+        assert!(doctor.stdout.contains(line), "{doctor:?}");
+    }
+    assert!(
+        doctor.stdout.contains("\u{1b}[32mok\u{1b}[0m"),
+        "{doctor:?}"
+    );
+    let summary = doctor.stderr.lines().last().unwrap_or_default();
+    assert!(
+        summary.contains("warning") && summary.contains("broken"),
+        "{doctor:?}"
+    );
 }
 
 fn the_last_lines_of_a_service_are_counted_without_those_of_others() {

@@ -1,10 +1,14 @@
 //! Answers about instances.
 
-use super::runs::RestoredEntry;
+use super::UtcTime;
+use super::runs::{RestoredEntry, RunEntry};
+use crate::command::format::{parse_time, seconds_since};
 use crate::command::instance_status::{InstanceState, InstanceStatus};
 use crate::command::restored_sessions::SessionStatus;
 use crate::config::EngineChoice;
+use crate::engine::ContainerUsage;
 use crate::protocol::kernel::KernelState;
+use crate::protocol::mcp::HubClientStatus;
 use crate::protocol::service::ServiceStatus;
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
@@ -28,8 +32,17 @@ pub(crate) struct StatusAnswer {
     endpoints: EndpointEntry,
     token_file: PathBuf,
     vnc_password_file: PathBuf,
+    /// The time of the container's latest start, if the engine reports it.
+    started_at: Option<UtcTime>,
+    uptime_seconds: Option<f64>,
+    /// The memory that the container uses, if the engine reports it.
+    memory_bytes: Option<u64>,
     services: Vec<ServiceEntry>,
     sessions: Vec<SessionStatusEntry>,
+    /// The connected MCP clients, the latest used first.
+    clients: Vec<HubClientStatus>,
+    /// Code and commands that are queued or running, newest first.
+    runs: Vec<RunEntry>,
     warnings: Vec<String>,
 }
 
@@ -131,10 +144,14 @@ impl From<InstanceStatus> for StatusAnswer {
             mut endpoints,
             token_file,
             vnc_password_file,
+            usage: ContainerUsage { started_at, memory },
             services,
             sessions,
+            clients,
+            runs,
             warnings,
         } = status;
+        let started_at = started_at.as_deref().and_then(parse_time);
         Self {
             instance,
             engine: engine.into(),
@@ -151,8 +168,13 @@ impl From<InstanceStatus> for StatusAnswer {
             },
             token_file,
             vnc_password_file,
+            started_at: started_at.map(UtcTime::from_seconds),
+            uptime_seconds: started_at.map(seconds_since),
+            memory_bytes: memory,
             services: services.into_iter().map(ServiceEntry::from).collect(),
             sessions: sessions.into_iter().map(SessionStatusEntry::from).collect(),
+            clients,
+            runs: runs.into_iter().map(RunEntry::from).collect(),
             warnings,
         }
     }
@@ -247,7 +269,7 @@ pub(crate) enum CheckVerdict {
 #[derive(Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct LogLine {
     /// The time at the start of the line.
-    logged_at: Option<super::UtcTime>,
+    logged_at: Option<UtcTime>,
     /// `error`, `warn`, `info`, `debug` or `trace`.
     level: Option<String>,
     /// The line without its time and its level.
@@ -268,7 +290,7 @@ impl From<&str> for LogLine {
             });
         match parsed {
             Some((time, level, message)) => Self {
-                logged_at: Some(super::UtcTime::from_date(time.with_timezone(&Utc))),
+                logged_at: Some(UtcTime::from_date(time.with_timezone(&Utc))),
                 level: Some(level.to_ascii_lowercase()),
                 message: message.into(),
             },

@@ -1,6 +1,7 @@
 //! Answers about code, commands and terminals.
 
 use super::{UtcTime, seconds_from_ms};
+use crate::command::runs::ListedRun;
 use crate::protocol::kernel::{
     ExecReply, KernelReply, KernelReport, KernelState, MimeBundle, RunError, RunStatus, RunSummary,
     TruncatedOutput,
@@ -252,7 +253,7 @@ pub(crate) struct StartedAnswer {
     pub(crate) id: String,
 }
 
-/// The retained runs of code and of commands, oldest first.
+/// The retained runs of code and of commands, newest first.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct RunsAnswer {
     runs: Vec<RunEntry>,
@@ -304,7 +305,7 @@ impl From<&RunSummary> for ListedRunStatus {
 
 /// A run.
 #[derive(Debug, Serialize, JsonSchema)]
-struct RunEntry {
+pub(super) struct RunEntry {
     id: String,
     kind: CodeOrCommand,
     session: String,
@@ -320,38 +321,42 @@ struct RunEntry {
     stderr_bytes: u64,
 }
 
-impl RunsAnswer {
-    pub(crate) fn new(runs: Vec<RunSummary>, is_command: impl Fn(&RunSummary) -> bool) -> Self {
-        let runs = runs.into_iter().map(|run| {
-            let kind = match is_command(&run) {
-                true => CodeOrCommand::Command,
-                false => CodeOrCommand::Code,
-            };
-            let status = ListedRunStatus::from(&run);
-            let RunSummary {
-                id,
-                session,
-                status: _,
-                code,
-                execution_count,
-                created,
-                timing_ms,
-                stdout_bytes,
-                stderr_bytes,
-            } = run;
-            RunEntry {
-                id,
-                kind,
-                session,
-                status,
-                code,
-                execution_count,
-                created_at: UtcTime::from_seconds(created),
-                duration_seconds: seconds_from_ms(timing_ms),
-                stdout_bytes,
-                stderr_bytes,
-            }
-        });
+impl From<ListedRun> for RunEntry {
+    fn from(run: ListedRun) -> Self {
+        let kind = match run.is_command {
+            true => CodeOrCommand::Command,
+            false => CodeOrCommand::Code,
+        };
+        let status = ListedRunStatus::from(&run.summary);
+        let RunSummary {
+            id,
+            session,
+            status: _,
+            code,
+            execution_count,
+            created,
+            timing_ms,
+            stdout_bytes,
+            stderr_bytes,
+        } = run.summary;
+        Self {
+            id,
+            kind,
+            session,
+            status,
+            code,
+            execution_count,
+            created_at: UtcTime::from_seconds(created),
+            duration_seconds: seconds_from_ms(timing_ms),
+            stdout_bytes,
+            stderr_bytes,
+        }
+    }
+}
+
+impl From<Vec<ListedRun>> for RunsAnswer {
+    fn from(runs: Vec<ListedRun>) -> Self {
+        let runs = runs.into_iter().map(RunEntry::from);
         Self {
             runs: runs.collect(),
         }

@@ -13,6 +13,7 @@ mod network;
 #[cfg(unix)]
 mod ssh;
 mod step_output;
+mod usage;
 
 pub(crate) use address::EngineAddress;
 pub(crate) use exec::EngineExecPipes;
