@@ -69,6 +69,9 @@ pub(crate) enum Error {
     // Not running
     #[error("`{container}` is not running")]
     NotRunning { container: String, up: String },
+    /// There is nothing to stop.
+    #[error("`{container}` is not running, and its instance was never up")]
+    NeverUp { container: String },
     #[error("`{container}` is paused")]
     Paused { container: String, up: String },
     #[error("`{container}` does not answer at {address}: {why}")]
@@ -236,6 +239,7 @@ impl Error {
             }
             Self::ProjectMismatch { .. } => "`osctl up --move` binds the instance to this folder and keeps its state; without `--instance` and `OSCTL_INSTANCE`, `up` uses the instance of this folder".into(),
             Self::NotRunning { up, .. } => format!("`{up}` starts it"),
+            Self::NeverUp { .. } => "there is nothing to stop; `osctl ls` lists the instances".into(),
             Self::Paused { up, .. } => format!("`{up}` unpauses the container, which keeps its memory"),
             Self::OlderCompanion { up, .. } => format!("`{up}` replaces the companion"),
             Self::ListenerUnproven { up, .. } => {
@@ -288,6 +292,7 @@ impl Error {
             | Self::InvalidProject { .. }
             | Self::ProjectMismatch { .. } => EXIT_USAGE,
             Self::NotRunning { .. }
+            | Self::NeverUp { .. }
             | Self::Unreachable { .. }
             | Self::Paused { .. }
             | Self::RunNotFound { .. }
@@ -333,7 +338,7 @@ impl Error {
     pub(crate) fn kind(&self) -> &str {
         match self {
             Self::Refused { kind, .. } => kind,
-            Self::NotRunning { .. } => "not_running",
+            Self::NotRunning { .. } | Self::NeverUp { .. } => "not_running",
             Self::Interrupted | Self::InterruptedRepeatable | Self::RunContinues { .. } => {
                 "interrupted"
             }

@@ -6,7 +6,6 @@ use crate::config::EngineChoice;
 use crate::engine::{Engine, EngineProgress};
 use crate::error::{Error, Result, VerbOutcome};
 use crate::host::build;
-use crate::host::client::not_running_error;
 use crate::host::folders::Folders;
 use crate::host::instance::{INSTANCE_LABEL, Instance, InstanceRecord};
 use crate::host::keeper::KeeperContainer;
@@ -77,7 +76,7 @@ async fn find_remains(cx: &CommandContext) -> Result<Engine> {
     let engine = match cx.connect_engine(EngineChoice::Docker).await {
         Ok(engine) => engine,
         Err(error) => match error.downcast_ref() {
-            Some(Error::NoEngine { .. }) => return Err(not_running_error(instance)),
+            Some(Error::NoEngine { .. }) => return Err(never_up_error(instance)),
             _ => return Err(error),
         },
     };
@@ -92,7 +91,12 @@ async fn find_remains(cx: &CommandContext) -> Result<Engine> {
             return Ok(engine);
         }
     }
-    Err(not_running_error(instance))
+    Err(never_up_error(instance))
+}
+
+fn never_up_error(instance: &Instance) -> anyhow::Error {
+    let container = instance.container_name();
+    Error::NeverUp { container }.into()
 }
 
 /// What a purge keeps: the project, and the files under `/root/host` if there are any.
@@ -131,7 +135,7 @@ pub(crate) async fn run(args: DownArgs, cx: &CommandContext) -> Result<VerbOutco
     let instance = &cx.instance;
     let (record, engine) = match instance.read_record()? {
         None if plan.purge => (None, find_remains(cx).await?),
-        None => return Err(not_running_error(instance)),
+        None => return Err(never_up_error(instance)),
         Some(record) => {
             let engine = cx.connect_engine(record.engine).await?;
             (Some(record), engine)

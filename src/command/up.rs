@@ -121,7 +121,17 @@ const MAX_NAMED_CHANGES: usize = 10;
 
 pub(crate) async fn run(args: UpArgs, cx: &CommandContext) -> Result<VerbOutcome> {
     let plan = UpPlan::from(args);
-    let _lock = cx.instance.lock()?;
+    let lock = cx.instance.lock()?;
+    let done = bring_up(plan, cx).await;
+    if done.is_err() {
+        cx.instance.remove_unused_folder(&lock);
+    }
+    done
+}
+
+/// # Errors
+/// When `up` is refused, or a step fails. The caller holds the lock of the instance.
+async fn bring_up(plan: UpPlan, cx: &CommandContext) -> Result<VerbOutcome> {
     let recorded = cx.instance.read_record()?;
     if recorded.is_none() && plan.may_move {
         let hint = "run `osctl up` without `--move`; `osctl ls` lists the instances";

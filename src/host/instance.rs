@@ -29,6 +29,9 @@ pub(super) const KEEPER_NAME: &str = "keeper";
 /// Reserved: folders of osctl beside those of the instances.
 const STATE_FOLDER_NAMES: [&str; 2] = ["embedded", "tmp"];
 
+/// The file that one osctl locks while it works on an instance.
+const LOCK_FILE: &str = "lock";
+
 #[derive(Debug, Clone)]
 pub(crate) struct Instance {
     pub(crate) name: String,
@@ -398,7 +401,7 @@ impl Instance {
         for folder in self.folder.parent().into_iter().chain([&*self.folder]) {
             ensure_private_folder(folder)?;
         }
-        let file = create_lock_file(&self.folder.join("lock"))?;
+        let file = create_lock_file(&self.folder.join(LOCK_FILE))?;
         match file.try_lock() {
             Ok(()) => Ok(InstanceLock { _file: file }),
             Err(TryLockError::WouldBlock) => Err(Error::Locked {
@@ -406,6 +409,20 @@ impl Instance {
             }
             .into()),
             Err(TryLockError::Error(e)) => Err(e.into()),
+        }
+    }
+
+    /// Removes the folder if it holds only the lock: a refused `up` has created it.
+    pub(crate) fn remove_unused_folder(&self, _lock: &InstanceLock) {
+        let Ok(mut entries) = fs::read_dir(&self.folder) else {
+            return;
+        };
+        let is_lock = |entry: std::io::Result<fs::DirEntry>| {
+            entry.is_ok_and(|entry| entry.file_name() == LOCK_FILE)
+        };
+        if entries.all(is_lock) {
+            let _ = fs::remove_file(self.folder.join(LOCK_FILE));
+            let _ = fs::remove_dir(&self.folder);
         }
     }
 }

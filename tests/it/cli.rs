@@ -105,6 +105,11 @@ fn an_instance_that_was_never_up_is_not_running() {
     ] {
         let ran = home.run(&args);
         assert_eq!(ran.code, 3, "{args:?}: {ran:?}");
+        if args == ["down"] {
+            assert!(ran.stderr.contains("there is nothing to stop"), "{ran:?}");
+            assert!(!ran.stderr.contains("starts it"), "{ran:?}");
+            continue;
+        }
         assert!(
             ran.stderr
                 .contains(&format!("`{}` is not running", home.container())),
@@ -132,6 +137,7 @@ fn an_unreachable_engine_is_named() {
         ran.stderr.contains("unix:///nonexistent/docker.sock"),
         "{ran:?}"
     );
+    assert!(!home.state().exists(), "a refused `up` leaves a folder");
 }
 
 /// In a root folder of its own, where no engine and no package manager can be seen.

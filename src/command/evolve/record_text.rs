@@ -3,7 +3,9 @@
 use crate::command::{format_age, format_duration, short_image_id};
 use crate::protocol::cryo::CryoVerdict;
 use crate::protocol::evolve::container_reports::{NonVariableState, RestoreMethod, SessionReceipt};
-use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveRunId, EvolveStage, RunTask};
+use crate::protocol::evolve::{
+    CANCELLED_BY_USER, EvolveCaller, EvolveRecord, EvolveRunId, EvolveStage, RunTask,
+};
 
 /// The record as lines.
 pub(super) fn record_lines(record: &EvolveRecord) -> Vec<String> {
@@ -79,7 +81,22 @@ fn caller_words(record: &EvolveRecord) -> &'static str {
     }
 }
 
+/// Whether a run has ended because the user cancelled it, by its status and its reason.
+fn is_cancelled(status: EvolveStage, why: Option<&str>) -> bool {
+    let has_failed = matches!(status, EvolveStage::Failed | EvolveStage::RolledBack);
+    has_failed && why.is_some_and(|why| why.starts_with(CANCELLED_BY_USER))
+}
+
+/// The status in a word.
+pub(super) fn status_word(status: EvolveStage, why: Option<&str>) -> &'static str {
+    match is_cancelled(status, why) {
+        true => "cancelled",
+        false => status.as_str(),
+    }
+}
+
 fn status_words(record: &EvolveRecord) -> &'static str {
+    let cancelled = is_cancelled(record.status, record.why.as_deref());
     match (record.status, record.failed_stage) {
         (EvolveStage::Succeeded, _) if record.unchanged => {
             "succeeded: nothing has changed, the container was not replaced"
@@ -87,11 +104,13 @@ fn status_words(record: &EvolveRecord) -> &'static str {
         (EvolveStage::Succeeded, _) if record.dry_run => {
             "succeeded: dry run, the container was not replaced"
         }
+        (EvolveStage::RolledBack, _) if cancelled => "cancelled: the old image runs again",
         (EvolveStage::RolledBack, _) => "rolled_back: the old image runs again",
         // The keeper has given up on the run.
         (EvolveStage::Failed, Some(EvolveStage::Swapping | EvolveStage::Verifying)) => {
             "failed: the running container is unknown"
         }
+        (EvolveStage::Failed, _) if cancelled => "cancelled: nothing was changed",
         (EvolveStage::Failed, _) => "failed: nothing was changed",
         (other, _) => other.as_str(),
     }

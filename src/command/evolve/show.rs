@@ -1,7 +1,7 @@
 //! `osctl evolve status`, `history`, `show`, `logs` and `diff`.
 
 use super::CommandContext;
-use super::record_text::{record_lines, task_word, why_or_reason};
+use super::record_text::{record_lines, status_word, task_word, why_or_reason};
 use crate::command::answers::{
     EvolveDiffAnswer, EvolveHistoryAnswer, EvolveRunAnswer, EvolveStatusAnswer,
 };
@@ -10,9 +10,7 @@ use crate::command::format_duration;
 use crate::command::logs::LogChunkPrinter;
 use crate::error::{Result, VerbOutcome};
 use crate::host::keeper::{KeeperContainer, unexpected_reply_error};
-use crate::protocol::evolve::{
-    EvolveRecord, EvolveRunId, EvolveStage, FileEdit, KeeperReply, KeeperRequest,
-};
+use crate::protocol::evolve::{EvolveRecord, EvolveRunId, FileEdit, KeeperReply, KeeperRequest};
 
 pub(super) async fn show_status(
     keeper: &KeeperContainer<'_>,
@@ -30,13 +28,9 @@ pub(super) async fn show_status(
         cx.ui.print_line("no evolve yet");
         return Ok(VerbOutcome::Done);
     };
-    let mut rows = vec![
-        ("id", run.to_string()),
-        (
-            "status",
-            status.latest_status.map_or("?", EvolveStage::as_str).into(),
-        ),
-    ];
+    let word = |latest| status_word(latest, status.why.as_deref());
+    let word = status.latest_status.map_or("?", word);
+    let mut rows = vec![("id", run.to_string()), ("status", word.into())];
     rows.extend(status.reason.map(|reason| ("reason", reason)));
     rows.extend(status.why.map(|why| ("why", why)));
     for (what, value) in rows {
@@ -67,7 +61,7 @@ fn history_row(record: &EvolveRecord) -> Vec<String> {
     vec![
         record.run.to_string(),
         task_word(record).into(),
-        record.status.to_string(),
+        status_word(record.status, record.why.as_deref()).into(),
         format_duration(record.total_seconds()),
         why_or_reason(record).into(),
     ]
