@@ -1,6 +1,7 @@
 //! Completion candidates for shells: existing names, found within a short time limit. Errors are ignored.
 
 use super::CommandContext;
+use super::runs::list_runs;
 use crate::cli;
 use crate::engine::Engine;
 use crate::error::Result;
@@ -12,6 +13,7 @@ use crate::host::keeper::KeeperContainer;
 use crate::protocol::evolve::{KeeperReply, KeeperRequest};
 use crate::protocol::files::{EntryKind, percent_encode};
 use crate::protocol::kernel::DEFAULT_SESSION;
+use crate::protocol::text_sanitizer::sanitize_line;
 use crate::ui::Ui;
 use clap::ArgMatches;
 use clap_complete::engine::{CompletionCandidate, PathCompleter, ValueCompleter};
@@ -50,6 +52,8 @@ const CANDIDATES_TIMEOUT: Duration = Duration::from_millis(300);
 const PATH_CANDIDATES_TIMEOUT: Duration = Duration::from_millis(150);
 /// Time limit of candidates from the engine.
 const ENGINE_CANDIDATES_TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum length of a candidate's description.
+const MAX_CANDIDATE_TEXT_CHARS: usize = 60;
 
 pub(crate) fn instance_names() -> Vec<CompletionCandidate> {
     let all = Folders::find().and_then(|folders| Instance::list_all(&folders));
@@ -72,11 +76,20 @@ pub(super) fn session_names() -> Vec<CompletionCandidate> {
 
 pub(super) fn run_ids() -> Vec<CompletionCandidate> {
     client_candidates(|client| async move {
-        let (mut found, commands) = tokio::try_join!(client.list_runs(), client.list_shell_runs())?;
-        found.runs.extend(commands.runs);
-        found.runs.sort_by(|a, b| b.created.total_cmp(&a.created));
-        Ok(found.runs.into_iter().map(|r| r.id).collect())
+        let runs = list_runs(&client, false).await?.into_iter();
+        Ok(runs
+            .map(|run| describe_candidate(&run.summary.id, &run.code()))
+            .collect())
     })
+}
+
+/// A candidate with a description; the agent chooses the text.
+fn describe_candidate(value: &str, text: &str) -> CompletionCandidate {
+    let text: String = sanitize_line(text)
+        .chars()
+        .take(MAX_CANDIDATE_TEXT_CHARS)
+        .collect();
+    CompletionCandidate::new(value).help((!text.is_empty()).then(|| text.into()))
 }
 
 /// The ids of evolve runs. The companion answers faster; the keeper also answers when the companion does not.
@@ -274,22 +287,22 @@ impl CompletionLine {
     }
 }
 
-fn client_candidates<F: Future<Output = Result<Vec<String>>>>(
+fn client_candidates<T: Into<CompletionCandidate>, F: Future<Output = Result<Vec<T>>>>(
     ask: impl FnOnce(CompanionClient) -> F,
 ) -> Vec<CompletionCandidate> {
     client_candidates_within(CANDIDATES_TIMEOUT, ask)
 }
 
-fn client_candidates_within<F: Future<Output = Result<Vec<String>>>>(
+fn client_candidates_within<T: Into<CompletionCandidate>, F: Future<Output = Result<Vec<T>>>>(
     timeout: Duration,
     ask: impl FnOnce(CompanionClient) -> F,
 ) -> Vec<CompletionCandidate> {
     collect_candidates(timeout, async |cx| ask(cx.companion_client()?).await)
 }
 
-fn collect_candidates(
+fn collect_candidates<T: Into<CompletionCandidate>>(
     timeout: Duration,
-    ask: impl AsyncFnOnce(CommandContext) -> Result<Vec<String>>,
+    ask: impl AsyncFnOnce(CommandContext) -> Result<Vec<T>>,
 ) -> Vec<CompletionCandidate> {
     let collect = || {
         let line = CompletionLine::being_completed();
@@ -303,8 +316,8 @@ fn collect_candidates(
             .build()?;
         runtime.block_on(async { tokio::time::timeout(timeout, ask(cx)).await? })
     };
-    let names = collect().unwrap_or_default();
-    names.into_iter().map(CompletionCandidate::new).collect()
+    let found = collect().unwrap_or_default();
+    found.into_iter().map(Into::into).collect()
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ trials![
     paths_inside_are_completed_while_a_container_runs,
     paths_are_completed_in_the_named_instance_and_session,
     bash_executes_no_name_after_tab,
+    runs_tools_and_services_are_completed,
 ];
 
 const SHELLS: &[&str] = &["bash", "zsh", "fish", "powershell", "elvish"];
@@ -161,6 +162,49 @@ fn paths_are_completed_in_the_named_instance_and_session() {
         let path = format!("/sessions/{session}");
         home.api().connect().send("DELETE", &path, &[], b"");
     }
+}
+
+fn runs_tools_and_services_are_completed() {
+    let home = shared();
+    let code = "completed_code = 1";
+    home.ok(["exec", code]);
+    let listed = home.json(["runs"])["runs"].clone();
+    let run = listed
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|run| run["code"] == code);
+    let id = run.unwrap()["id"].as_str().unwrap();
+    assert_completes(home, &["attach", &id[..8]], &[id]);
+    // Shells that show descriptions get the first line of the code.
+    let known = home.command([""; 0]);
+    let mut command = Command::new(known.get_program());
+    command.envs(known.get_envs().filter_map(|(k, v)| Some((k, v?))));
+    command.env("COMPLETE", "fish");
+    command.args([
+        "--",
+        "osctl",
+        "--instance",
+        &home.instance,
+        "attach",
+        &id[..8],
+    ]);
+    let begin = Instant::now();
+    loop {
+        let shown = Ran::from(command.output().unwrap()).stdout;
+        if shown.trim_end() == format!("{id}\t{code}") {
+            break;
+        }
+        assert!(begin.elapsed() < TEST_TIMEOUT, "{shown}");
+    }
+    let named = ["--instance", home.instance.as_str()];
+    let complete_named = |words: &[&str]| [&named[..], words].concat();
+    let words = complete_named(&["mcp", "call", "os", "run_"]);
+    assert_completes(home, &words, &["run_shell"]);
+    let words = complete_named(&["logs", "kern"]);
+    assert_completes(home, &words, &["kernel"]);
+    let words = complete_named(&["logs", "mcp/o"]);
+    assert_completes(home, &words, &["mcp/os"]);
 }
 
 /// A shell's word for a command behind a file's name.

@@ -28,7 +28,7 @@ const COMMON_FIXES: [(&str, &str); 6] = [
     ("unable to locate package", "check the name of the package"),
     (
         "--require-hashes",
-        "add the hash of the requirement to the file",
+        "`osctl add NAME` adds a package with its hashes",
     ),
     (
         "no solution found when resolving",
@@ -189,7 +189,7 @@ mod tests {
             (
                 "error: In `--require-hashes` mode, all requirements must have a hash: a==1\nerror: later",
                 "error: In `--require-hashes` mode, all requirements must have a hash: a==1; \
-                 add the hash of the requirement to the file",
+                 `osctl add NAME` adds a package with its hashes",
             ),
             (
                 "*** Error compiling 'x.py'...\n  File \"/opt/x.py\", line 3\n    def f(:\n          ^\nSyntaxError: invalid syntax\n",
