@@ -21,6 +21,10 @@ use std::path::Path;
 /// The protocol revision without a handshake.
 const STATELESS_HUB_VERSION: &str = "2026-07-28";
 
+/// The code of JSON-RPC for wrong arguments, and the type of the error for them.
+const INVALID_PARAMS_CODE: i64 = -32602;
+pub(crate) const INVALID_ARGUMENTS: &str = "invalid_arguments";
+
 /// The file with the configured servers, in an instance's data folder.
 pub(crate) const CONFIGURED_SERVERS_FILE: &str = "mcp/servers.json";
 
@@ -33,6 +37,8 @@ struct HubResponse {
 
 #[derive(Debug, Deserialize)]
 struct HubCallError {
+    #[serde(default)]
+    code: i64,
     message: String,
     data: Option<Value>,
 }
@@ -133,13 +139,23 @@ impl CompanionClient {
         let answer: HubResponse = self.parse_json(&text)?;
         match (answer.result, answer.error) {
             (Some(result), _) => Ok(result),
-            (None, Some(HubCallError { message, data })) => {
+            (
+                None,
+                Some(HubCallError {
+                    code,
+                    message,
+                    data,
+                }),
+            ) => {
                 let own = data.filter(|_| status >= 400);
                 let own = own.and_then(|own| serde_json::from_value::<HubErrorData>(own).ok());
                 Err(match own {
                     Some(own) => refused(&own.kind, message),
                     None => refused(
-                        "server_refused",
+                        match code {
+                            INVALID_PARAMS_CODE => INVALID_ARGUMENTS,
+                            _ => "server_refused",
+                        },
                         format!("the server refused the request: {message}"),
                     ),
                 }

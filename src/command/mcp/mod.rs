@@ -8,6 +8,8 @@ use super::CommandContext;
 use super::answers::{ServersAnswer, ToolResultAnswer, ToolsAnswer};
 use super::candidates::{server_names, tool_names};
 use crate::error::{EXIT_NEGATIVE, Error, Result, VerbOutcome};
+use crate::host::client::CompanionClient;
+use crate::host::mcp::INVALID_ARGUMENTS;
 use crate::protocol::mcp::{LIST_WAIT_KEY, ListMeta, STRUCTURED_RESULT_KEY};
 use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCandidates;
@@ -20,6 +22,8 @@ use stdio::McpStdioArgs;
 
 /// Time limit for a list, which may have to wait for servers that start.
 const TOOLS_LIST_TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum number of arguments of a tool that are listed after a wrong call.
+const MAX_SHOWN_ARGUMENTS: usize = 30;
 /// Maximum length of a description in a table.
 const MAX_DESCRIPTION_CHARS: usize = 72;
 
@@ -254,11 +258,21 @@ async fn call_tool(
         params["_meta"] = json!({STRUCTURED_RESULT_KEY: true});
     }
     let work = cx.ui.start_request(&format!("calling `{tool}`"));
-    let result = cx
-        .companion_client()?
+    let client = cx.companion_client()?;
+    let result = client
         .send_server_request(Some(server), "tools/call", params)
-        .await?;
+        .await;
     drop(work);
+    let result = match result {
+        Ok(result) => result,
+        Err(error) => {
+            let refused = error.downcast_ref();
+            if matches!(refused, Some(Error::Refused { kind, .. }) if kind == INVALID_ARGUMENTS) {
+                say_arguments(&client, server, tool, cx).await;
+            }
+            return Err(error);
+        }
+    };
     let called: CliToolResult = parse_answer(&result)?;
     if cx.ui.json {
         cx.ui.print_json(&ToolResultAnswer {
@@ -279,10 +293,78 @@ async fn call_tool(
             }
         }
     }
-    Ok(match called.is_error {
-        true => VerbOutcome::Code(EXIT_NEGATIVE),
-        false => VerbOutcome::Done,
-    })
+    if called.is_error {
+        say_arguments(&client, server, tool, cx).await;
+        return Ok(VerbOutcome::Code(EXIT_NEGATIVE));
+    }
+    Ok(VerbOutcome::Done)
+}
+
+/// Prints the arguments that a tool expects, if its server lists the tool.
+async fn say_arguments(client: &CompanionClient, server: &str, tool: &str, cx: &CommandContext) {
+    if cx.ui.json {
+        return;
+    }
+    let listed = client.send_server_request(Some(server), "tools/list", json!({}));
+    let Ok(Ok(listed)) = tokio::time::timeout(TOOLS_LIST_TIMEOUT, listed).await else {
+        return;
+    };
+    let listed: Value = serde_json::from_str(listed.get()).unwrap_or_default();
+    let mut tools = listed["tools"].as_array().into_iter().flatten();
+    let Some(found) = tools.find(|listed| listed["name"] == tool) else {
+        return;
+    };
+    let arguments = describe_arguments(&found["inputSchema"]);
+    cx.ui.print_message(match arguments.is_empty() {
+        true => format!("`{tool}` has no arguments"),
+        false => format!("the arguments of `{tool}`:"),
+    });
+    for argument in arguments {
+        cx.ui.print_message(format!("  {argument}"));
+    }
+}
+
+/// `NAME (TYPE, required): DESCRIPTION` for each argument of a JSON Schema, the required ones first.
+fn describe_arguments(schema: &Value) -> Vec<String> {
+    let required = schema["required"].as_array().into_iter().flatten();
+    let required: Vec<&str> = required.filter_map(Value::as_str).collect();
+    let properties = schema["properties"].as_object().into_iter().flatten();
+    let mut properties: Vec<(&String, &Value)> = properties.collect();
+    properties.sort_by_key(|(name, _)| !required.contains(&name.as_str()));
+    let lines = properties.into_iter().map(|(name, property)| {
+        let mut notes = Vec::new();
+        notes.extend(describe_type(property));
+        if required.contains(&name.as_str()) {
+            notes.push("required".into());
+        }
+        let notes = match notes.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", notes.join(", ")),
+        };
+        let description = property["description"].as_str().unwrap_or_default();
+        let description = match first_sentence(description) {
+            empty if empty.is_empty() => empty,
+            sentence => format!(": {sentence}"),
+        };
+        format!("{name}{notes}{description}")
+    });
+    lines.take(MAX_SHOWN_ARGUMENTS).collect()
+}
+
+/// The type, or the accepted words, of a property.
+fn describe_type(property: &Value) -> Option<String> {
+    if let Some(words) = property["enum"].as_array() {
+        let words = words.iter().filter_map(Value::as_str);
+        return Some(words.collect::<Vec<_>>().join(" or "));
+    }
+    match &property["type"] {
+        Value::String(kind) => Some(kind.clone()),
+        Value::Array(kinds) => {
+            let kinds = kinds.iter().filter_map(Value::as_str);
+            Some(kinds.collect::<Vec<_>>().join(" or "))
+        }
+        _ => None,
+    }
 }
 
 fn parse_arguments(words: &[String]) -> Result<Value> {
@@ -308,7 +390,7 @@ fn parse_arguments(words: &[String]) -> Result<Value> {
 
 #[cfg(test)]
 mod tests {
-    use super::{first_sentence, parse_arguments};
+    use super::{describe_arguments, first_sentence, parse_arguments};
     use serde_json::json;
 
     #[test]
@@ -320,6 +402,33 @@ mod tests {
         assert_eq!(parse_arguments(&whole).unwrap(), json!({"path": "3"}));
         assert!(parse_arguments(&["path".to_owned()]).is_err());
         assert!(parse_arguments(&["{".to_owned()]).is_err());
+    }
+
+    #[test]
+    fn the_arguments_of_a_tool_are_described_and_the_required_come_first() {
+        let schema = json!({
+            "type": "object",
+            "properties": {
+                "head": {"type": ["integer", "null"], "description": "Lines to read. All if missing."},
+                "path": {"type": "string", "description": "The file"},
+                "mode": {"enum": ["text", "bytes"]},
+                "any": {},
+            },
+            "required": ["path"],
+        });
+        let mut lines = describe_arguments(&schema);
+        assert_eq!(lines.remove(0), "path (string, required): The file");
+        lines.sort();
+        assert_eq!(
+            lines,
+            [
+                "any",
+                "head (integer or null): Lines to read",
+                "mode (text or bytes)",
+            ]
+        );
+        assert!(describe_arguments(&json!({})).is_empty());
+        assert!(describe_arguments(&json!({"properties": [], "required": "x"})).is_empty());
     }
 
     #[test]
