@@ -3,12 +3,14 @@
 use super::CommandContext;
 use super::answers::ExecAnswer;
 use super::figures::FigureOutput;
+use crate::engine::EngineProgress;
 use crate::error::{EXIT_INTERRUPTED, EXIT_NEGATIVE, Error, Result, VerbOutcome};
 use crate::host::client::CompanionClient;
 use crate::host::events::ClientRunEvents;
 use crate::protocol::kernel::{
-    DisplayData, ExecReply, KernelState, RunError, RunEvent, RunEventKind, RunStatus,
+    DisplayData, ExecReply, KernelState, RunError, RunEvent, RunEventKind, RunStatus, RunSummary,
 };
+use crate::protocol::words::count_noun;
 use futures_util::TryFutureExt;
 use serde_json::Value;
 use std::path::PathBuf;
@@ -16,6 +18,10 @@ use std::time::Duration;
 
 /// Without output for this time, a spinner is shown.
 const FOLLOW_SPINNER_DELAY: Duration = Duration::from_millis(500);
+
+/// How often, and how long, osctl asks for the place of a queued run.
+const QUEUE_POLL_INTERVAL: Duration = Duration::from_secs(2);
+const QUEUE_QUERY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The exit code of shells for a program that Ctrl-C ended.
 pub(super) const CTRL_C_EXIT_CODE: u8 = 130;
@@ -157,9 +163,16 @@ async fn follow_events(
                     view.show_event(event.happened)?;
                 }
             },
-            () = &mut silent, if is_silent && work.is_none() && cx.ui.can_prompt() => {
-                is_silent = false;
-                work = Some(cx.ui.start_request("waiting for output"));
+            () = &mut silent, if is_silent && cx.ui.can_prompt() => {
+                let queued = queued_text(client, id).await;
+                // The text is up to date as long as the run waits.
+                is_silent = queued.is_some();
+                silent.set(tokio::time::sleep(QUEUE_POLL_INTERVAL));
+                let text = queued.unwrap_or_else(|| "waiting for output".into());
+                match &work {
+                    None => work = Some(cx.ui.start_request(&text)),
+                    Some(work) => work.report_step(&text),
+                }
             }
             Some(()) = presses.recv() => {
                 work = None;
@@ -188,6 +201,26 @@ async fn follow_events(
     Ok(Some(reply))
 }
 
+/// `queued behind 2 runs`, if the run waits for others.
+async fn queued_text(client: &CompanionClient, id: &str) -> Option<String> {
+    let listed = tokio::time::timeout(QUEUE_QUERY_TIMEOUT, client.list_runs());
+    let earlier = count_earlier_runs(&listed.await.ok()?.ok()?.runs, id)?;
+    Some(format!("queued behind {}", count_noun(earlier, "run")))
+}
+
+/// The number of runs that a queued run of the same session waits for.
+fn count_earlier_runs(runs: &[RunSummary], id: &str) -> Option<usize> {
+    let own = runs.iter().find(|run| run.id == id)?;
+    let is_earlier = |run: &&RunSummary| {
+        run.session == own.session
+            && run.status == RunStatus::Running
+            && run.id != own.id
+            && run.created <= own.created
+    };
+    let earlier = runs.iter().filter(is_earlier).count();
+    (own.status.is_queued(own.timing_ms) && earlier > 0).then_some(earlier)
+}
+
 enum FollowStep {
     Begun(Box<ClientRunEvents>),
     Event(RunEvent),
@@ -213,6 +246,14 @@ pub(super) fn listen_for_ctrl_c() -> std::io::Result<Presses> {
     tokio::signal::windows::ctrl_c()
 }
 
+/// `Out[1]: `, as IPython writes it before a result: lines begin below it.
+fn result_label(cell: u64, text: &str) -> String {
+    match text.contains('\n') {
+        true => format!("Out[{cell}]:\n"),
+        false => format!("Out[{cell}]: "),
+    }
+}
+
 /// Displays a run to the user.
 #[derive(Debug)]
 pub(super) struct RunView<'a> {
@@ -220,6 +261,8 @@ pub(super) struct RunView<'a> {
     figures: FigureOutput<'a>,
     /// Whether the output so far ends within a line.
     within_line: bool,
+    /// The number of the cell, which precedes its result.
+    cell: Option<u64>,
 }
 
 impl<'a> RunView<'a> {
@@ -229,7 +272,13 @@ impl<'a> RunView<'a> {
             cx,
             figures: FigureOutput::new(cx, out)?,
             within_line: false,
+            cell: None,
         })
+    }
+
+    /// Prints the result as that of the cell with this number.
+    pub(super) fn number_result(&mut self, cell: u64) {
+        self.cell = Some(cell);
     }
 
     fn show_event(&mut self, happened: RunEventKind) -> Result<()> {
@@ -260,7 +309,9 @@ impl<'a> RunView<'a> {
         let text = shown.data.get("text/plain").and_then(Value::as_str);
         // `<Figure size 640x480 with 1 Axes>` adds nothing to the figure.
         if let Some(text) = text.filter(|_| is_result || !has_figure) {
-            self.cx.ui.print_data(&format!("{text}\n"))?;
+            let label = self.cell.filter(|_| is_result);
+            let label = label.map_or_else(String::new, |cell| result_label(cell, text));
+            self.cx.ui.print_data(&format!("{label}{text}\n"))?;
         }
         Ok(())
     }
@@ -337,8 +388,34 @@ impl<'a> RunView<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::{exit_code_of, is_possibly_running};
+    use super::{count_earlier_runs, exit_code_of, is_possibly_running};
     use crate::error::Error;
+    use crate::protocol::kernel::{RunStatus, RunSummary};
+
+    #[test]
+    fn a_queued_run_waits_for_earlier_runs_of_its_session() {
+        let run = |id: &str, session: &str, status, created, timing_ms| RunSummary {
+            id: id.into(),
+            session: session.into(),
+            status,
+            code: String::new(),
+            execution_count: None,
+            created,
+            timing_ms,
+            stdout_bytes: 0,
+            stderr_bytes: 0,
+        };
+        let runs = [
+            run("ended", "a", RunStatus::Completed, 1.0, 5.0),
+            run("first", "a", RunStatus::Running, 2.0, 5.0),
+            run("other", "b", RunStatus::Running, 3.0, 5.0),
+            run("second", "a", RunStatus::Running, 4.0, 0.0),
+            run("third", "a", RunStatus::Running, 5.0, 0.0),
+        ];
+        let counts = ["first", "second", "third", "ended", "missing"];
+        let counts = counts.map(|id| count_earlier_runs(&runs, id));
+        assert_eq!(counts, [None, Some(1), Some(2), None, None]);
+    }
 
     #[test]
     fn the_exit_code_of_code_is_the_lowest_byte_of_its_number() {

@@ -53,6 +53,13 @@ fn wait_for_output(terminal: &mut Terminal, line: &str) {
     terminal.wait_for(&format!("\n\x1b[?2004l{line}\r\n"));
 }
 
+/// Waits for the result of a cell, after the console has ended bracketed pastes.
+#[track_caller]
+fn wait_for_result(terminal: &mut Terminal, value: &str) {
+    terminal.wait_for("\n\x1b[?2004lOut[");
+    terminal.wait_for(&format!("]: {value}\r\n"));
+}
+
 /// Leaves at the next prompt, with exit code 0, and ends the session.
 #[track_caller]
 fn leave(home: &Home, session: &str, mut terminal: Terminal) {
@@ -67,7 +74,7 @@ fn cells_of_one_and_several_lines_run_and_enter_the_history() {
     let home = shared();
     let mut terminal = console(home, "repl-cells");
     terminal.types("6*7\r");
-    wait_for_output(&mut terminal, "42");
+    wait_for_output(&mut terminal, "Out[1]: 42");
     terminal.wait_for("In [2]: ");
     terminal.types("def f(x):\r");
     terminal.wait_for("   ...:     ");
@@ -76,7 +83,7 @@ fn cells_of_one_and_several_lines_run_and_enter_the_history() {
     terminal.types("\r");
     terminal.wait_for("In [3]: ");
     terminal.types("f(40)\r");
-    wait_for_output(&mut terminal, "41");
+    wait_for_result(&mut terminal, "41");
     terminal.types("f?\r");
     terminal.wait_for("Signature");
     terminal.wait_for("In [");
@@ -120,7 +127,7 @@ fn tab_completes_what_the_kernel_knows() {
     terminal.types("größe_of");
     terminal.press_until("\t", name);
     terminal.types("\r");
-    wait_for_output(&mut terminal, "'found it'");
+    wait_for_result(&mut terminal, "'found it'");
     // On a later line of a cell, where the cursor is counted from the start of the cell.
     terminal.types("if True:\r");
     terminal.wait_for("...:     ");
@@ -146,7 +153,7 @@ fn tab_completes_what_the_kernel_knows() {
     terminal.types("\r");
     terminal.wait_for_last_line(|line| line.ends_with("popup_b") && line.starts_with("In ["));
     terminal.types("\r");
-    wait_for_output(&mut terminal, "'second'");
+    wait_for_result(&mut terminal, "'second'");
     leave(home, "repl-tab", terminal);
 }
 
@@ -157,7 +164,7 @@ fn a_pasted_and_an_edited_cell_run_as_a_whole() {
     terminal.types("\x1b[200~def g(x):\r    y = x + 1\r\r    return y\r\r\rg(4)\x1b[201~");
     terminal.wait_for("g(4)");
     terminal.types("\r");
-    wait_for_output(&mut terminal, "5");
+    wait_for_result(&mut terminal, "5");
     // A line is added above the last one, in a cell of the history, and the cell runs from its last line.
     wait_for_prompt(&mut terminal);
     terminal.types("for n in [1, 2]:\rprint('n is', n)\r\r");
@@ -265,7 +272,7 @@ fn ctrl_c_clears_the_line_at_the_prompt_and_interrupts_running_code() {
     let shown = terminal.wait_for("In [4]: ");
     assert!(shown.contains("variables are kept"), "{shown}");
     terminal.types("kept\r");
-    wait_for_output(&mut terminal, "5");
+    wait_for_result(&mut terminal, "5");
     leave(home, "repl-ctrl-c", terminal);
 }
 
@@ -323,7 +330,7 @@ fn the_console_waits_for_a_busy_kernel() {
     terminal.types("'af' + 'ter'\r");
     terminal.wait_for("this code is queued");
     fs::write(home.files().join("repl-busy.off"), "").unwrap();
-    terminal.wait_for("\n'after'\r\n");
+    terminal.wait_for("]: 'after'\r\n");
     leave(home, "repl-busy", terminal);
 }
 

@@ -205,6 +205,9 @@ impl Repl<'_> {
             ..request
         };
         let mut view = RunView::new(self.cx, self.out.clone())?;
+        if !self.is_debugging {
+            view.number_result(self.number);
+        }
         let open_events = async {
             // A session that was unused for a long time was released.
             ensure_session(&self.client, &self.session).await?;
