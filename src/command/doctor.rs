@@ -455,7 +455,7 @@ fn print_findings(cx: &CommandContext, findings: &[DoctorFinding]) -> Result<Ver
 
 /// `1 broken, 2 warnings`, or that nothing is broken.
 fn summarize_findings(findings: &[DoctorFinding]) -> String {
-    let count = |verdict| {
+    let count = |verdict: FindingVerdict| {
         let of_verdict = findings.iter().filter(|finding| finding.verdict == verdict);
         of_verdict.count()
     };

@@ -30,7 +30,7 @@ pub(super) const KEEPER_NAME: &str = "keeper";
 const STATE_FOLDER_NAMES: [&str; 2] = ["embedded", "tmp"];
 
 /// The file that one osctl locks while it works on an instance.
-const LOCK_FILE: &str = "lock";
+const INSTANCE_LOCK_FILE: &str = "lock";
 
 #[derive(Debug, Clone)]
 pub(crate) struct Instance {
@@ -401,7 +401,7 @@ impl Instance {
         for folder in self.folder.parent().into_iter().chain([&*self.folder]) {
             ensure_private_folder(folder)?;
         }
-        let file = create_lock_file(&self.folder.join(LOCK_FILE))?;
+        let file = create_lock_file(&self.folder.join(INSTANCE_LOCK_FILE))?;
         match file.try_lock() {
             Ok(()) => Ok(InstanceLock { _file: file }),
             Err(TryLockError::WouldBlock) => Err(Error::Locked {
@@ -418,10 +418,10 @@ impl Instance {
             return;
         };
         let is_lock = |entry: std::io::Result<fs::DirEntry>| {
-            entry.is_ok_and(|entry| entry.file_name() == LOCK_FILE)
+            entry.is_ok_and(|entry| entry.file_name() == INSTANCE_LOCK_FILE)
         };
         if entries.all(is_lock) {
-            let _ = fs::remove_file(self.folder.join(LOCK_FILE));
+            let _ = fs::remove_file(self.folder.join(INSTANCE_LOCK_FILE));
             let _ = fs::remove_dir(&self.folder);
         }
     }

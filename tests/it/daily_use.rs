@@ -46,6 +46,8 @@ fn five_commands_give_an_agent_its_computer() {
     fs::write(project.join("notes.py"), NOTES).unwrap();
     let servers = "servers:\n  notes: { command: python3, args: [/repo/notes.py] }\n";
     fs::write(project.join("osctl.yaml"), servers).unwrap();
+    // The user has Claude Code.
+    fs::write(home.folder.join(".claude.json"), "{}\n").unwrap();
     let agent = python("mcp").join("bin/python");
     // The image of the binary and the wheel of the package come from the network only once.
     let user = Folder {
