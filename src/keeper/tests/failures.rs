@@ -2,7 +2,6 @@
 
 use super::harness::{
     HOST, HOST_PORT, KeeperHarness, OLD_IMAGE, check_report, evolve_request, fails, prints,
-    prints_text,
 };
 use crate::engine::ContainerPhase;
 use crate::engine::fake_engine::CallEffect::{
@@ -22,7 +21,7 @@ type CallRule = fn(&mut FakeEngineObjects) -> CallEffect;
 const TRIAL: &str = "os-host.trial";
 
 /// Asserts that a run with this cause ends so, and that the old container answers requests afterwards.
-async fn assert_end(
+pub(super) async fn assert_end(
     (status, stage, why): (EvolveStage, EvolveStage, &str),
     cause: &str,
     arrange: impl FnOnce(&KeeperHarness),
@@ -119,55 +118,6 @@ async fn a_failed_build_changes_nothing() {
             ];
             Act
         });
-    })
-    .await;
-    let finds = || prints_text("kernel/x.py:3: invalid syntax\nselftest.d/1:7: syntax error\n");
-    let found = Some("kernel/x.py:3: invalid syntax; selftest.d/1:7: syntax error (in `body/`");
-    for (output, build_policy, why) in [
-        (finds(), BuildPolicy::IfChanged, found),
-        (finds(), BuildPolicy::Always, found),
-        (finds(), BuildPolicy::Unchecked, None),
-        (
-            fails(127, "bash: python3: not found"),
-            BuildPolicy::IfChanged,
-            None,
-        ),
-        (HangBefore, BuildPolicy::Always, None),
-    ] {
-        let harness = KeeperHarness::start().await;
-        let case = format!("{output:?} {build_policy:?}");
-        harness.engine.at("exec os-host -c", move |_| output);
-        let request = RunRequest {
-            build_policy,
-            ..evolve_request()
-        };
-        let record = harness.run(request).await;
-        match why {
-            Some(why) => {
-                assert_eq!(record.failed_stage, Some(Building), "{case}");
-                assert!(record.why.unwrap().contains(why), "{case}");
-                assert!(!harness.engine.calls().contains(&"post build".into()));
-                harness.assert_one_runs(OLD_IMAGE, &case);
-            }
-            None => assert_eq!(record.status, Succeeded, "{case}: {:?}", record.why),
-        }
-    }
-    let end = (
-        Failed,
-        Building,
-        "`mcp.json` is not valid JSON: key must be a string",
-    );
-    assert_end(end, "the servers can't be read", |harness| {
-        harness.write_body_file("mcp.json", "{\"mcpServers\": {]}");
-    })
-    .await;
-    let end = (
-        Failed,
-        Building,
-        "`desktop/services.yaml` is not valid YAML: ",
-    );
-    assert_end(end, "the services can't be read", |harness| {
-        harness.write_body_file("desktop/services.yaml", "services:\n  - name: [xvfb\n");
     })
     .await;
     let end = (Failed, Building, "only `FROM ${BASE}`");

@@ -5,6 +5,7 @@
 //! of every failure: each cause has its end ([`failures`], [`failed_scripts`]), and a keeper that dies, a connection that is lost and an
 //! engine that refuses at any call leave one container that answers requests ([`interruptions`]).
 
+mod body_checks;
 mod failed_scripts;
 mod failures;
 mod harness;

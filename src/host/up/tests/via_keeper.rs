@@ -127,7 +127,7 @@ async fn an_interrupted_up_says_that_the_keeper_continues() {
     let hint = error.downcast_ref::<Error>().and_then(Error::hint);
     let follow = "`osctl evolve logs -f 20261121-100000` follows it again";
     assert_eq!(hint.as_deref(), Some(follow));
-    // The keeper has replaced the container meanwhile.
+    // The keeper has replaced the container.
     harness.engine.reset_calls();
     assert_eq!(harness.up().await.unwrap(), UpOutcome::Unchanged);
     harness.assert_one_runs(SECOND_IMAGE, "interrupted");
