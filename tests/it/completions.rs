@@ -198,13 +198,13 @@ fn runs_tools_and_services_are_completed() {
         assert!(begin.elapsed() < TEST_TIMEOUT, "{shown}");
     }
     let named = ["--instance", home.instance.as_str()];
-    let complete_named = |words: &[&str]| [&named[..], words].concat();
-    let words = complete_named(&["mcp", "call", "os", "run_"]);
-    assert_completes(home, &words, &["run_shell"]);
-    let words = complete_named(&["logs", "kern"]);
-    assert_completes(home, &words, &["kernel"]);
-    let words = complete_named(&["logs", "mcp/o"]);
-    assert_completes(home, &words, &["mcp/os"]);
+    for (words, expected) in [
+        (&["mcp", "call", "os", "run_"][..], "run_shell"),
+        (&["logs", "kern"], "kernel"),
+        (&["logs", "mcp/o"], "mcp/os"),
+    ] {
+        assert_completes(home, &[&named[..], words].concat(), &[expected]);
+    }
 }
 
 /// A shell's word for a command behind a file's name.
