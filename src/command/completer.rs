@@ -124,6 +124,8 @@ impl EnvCompleter for CheckedCompleter {
         {
             *word = unquote_for_bash(word);
         }
+        let word = args.last().map(OsString::is_empty);
+        let is_empty_word = variable("_CLAP_COMPLETE_INDEX").is_some() && word == Some(true);
         let mut found = Vec::new();
         self.shell
             .write_complete(cmd, args, current_dir, &mut found)?;
@@ -131,7 +133,14 @@ impl EnvCompleter for CheckedCompleter {
         let lines = [Fish.name(), Powershell.name()].contains(&self.name());
         let separator = variable("_CLAP_IFS").filter(|ifs| !lines && !ifs.is_empty());
         let separator = separator.unwrap_or_else(|| "\n".into());
-        let candidates = found.split(&separator).filter(|c| is_offered(c));
+        let candidates: Vec<&str> = found.split(&separator).filter(|c| is_offered(c)).collect();
+        // bash lists all candidates without groups: options would hide the names.
+        let is_option = |candidate: &&str| candidate.starts_with('-');
+        let has_names = candidates.iter().any(|c| !c.is_empty() && !is_option(c));
+        let drops_options = self.is_bash() && is_empty_word && has_names;
+        let candidates = candidates
+            .into_iter()
+            .filter(|c| !(drops_options && is_option(c)));
         let candidates: Vec<String> = candidates.map(|c| self.quote_candidate(c)).collect();
         buf.write_all(candidates.join(&separator).as_bytes())
     }

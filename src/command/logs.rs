@@ -7,11 +7,12 @@ use super::follow::CTRL_C_EXIT_CODE;
 use crate::engine::LogOptions;
 use crate::error::{Error, Result, VerbOutcome, nearest_name};
 use crate::host::client::not_running_error;
-use crate::log_output::read_log_line;
+use crate::log_output::{read_log_line, shorten_log_line};
 use crate::protocol::line_buffer::LineBuffer;
 use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
 use std::collections::VecDeque;
+use std::io::{self, IsTerminal};
 
 /// Maximum length of a line in a `--json` document, which is held until its end.
 const MAX_JSON_LOG_LINE_BYTES: usize = 1 << 20;
@@ -86,10 +87,12 @@ async fn show_log(plan: LogsPlan, cx: &CommandContext) -> Result<VerbOutcome> {
         check_service(service, cx).await?;
     }
     let mut is_silent = true;
+    let is_for_people = io::stdout().is_terminal();
     let mut print = |line: &str| {
         is_silent = false;
         match cx.ui.json {
             true => print_json_line(line.as_bytes(), cx),
+            false if is_for_people => cx.ui.print_text(&format!("{}\n", shorten_log_line(line))),
             false => cx.ui.print_text(&format!("{line}\n")),
         }
     };

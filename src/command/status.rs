@@ -66,6 +66,9 @@ pub(crate) async fn run(args: StatusArgs, cx: &CommandContext) -> Result<VerbOut
             .iter()
             .map(|(what, address)| (*what, address.clone())),
     );
+    if status.services.iter().any(|service| service.name == "xvfb") {
+        rows.push(("desktop", cx.instance.osctl_command("desktop")));
+    }
     rows.extend(usage_rows(&status.usage));
     rows.extend(service_rows(&status.services));
     if status.healthy {
@@ -96,7 +99,10 @@ pub(crate) async fn run(args: StatusArgs, cx: &CommandContext) -> Result<VerbOut
 }
 
 fn usage_rows(usage: &ContainerUsage) -> impl Iterator<Item = (&'static str, String)> {
-    let started_at = usage.started_at.as_deref().and_then(super::format::parse_time);
+    let started_at = usage
+        .started_at
+        .as_deref()
+        .and_then(super::format::parse_time);
     let uptime = started_at.map(super::format_age);
     let memory = usage.memory.map(format_bytes);
     let rows = [("uptime", uptime), ("memory", memory)].into_iter();

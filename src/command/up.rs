@@ -21,6 +21,7 @@ use crate::ui::WorkSpinner;
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 #[derive(Debug, Args)]
 pub(crate) struct UpArgs {
@@ -132,6 +133,7 @@ pub(crate) async fn run(args: UpArgs, cx: &CommandContext) -> Result<VerbOutcome
 /// # Errors
 /// When `up` is refused, or a step fails. The caller holds the lock of the instance.
 async fn bring_up(plan: UpPlan, cx: &CommandContext) -> Result<VerbOutcome> {
+    let begin = Instant::now();
     let recorded = cx.instance.read_record()?;
     if recorded.is_none() && plan.may_move {
         let hint = "run `osctl up` without `--move`; `osctl ls` lists the instances";
@@ -280,7 +282,9 @@ async fn bring_up(plan: UpPlan, cx: &CommandContext) -> Result<VerbOutcome> {
             restored_sessions::report_when_restored(&client, cx).await
         }
     };
-    report_instance(cx, &engine, &record, &resolved.config, outcome).await?;
+    let took = super::format_duration(begin.elapsed().as_secs_f64());
+    let outcome = format!("{outcome} ({took})");
+    report_instance(cx, &engine, &record, &resolved.config, &outcome).await?;
     Ok(outcome_of_start(has_loss))
 }
 

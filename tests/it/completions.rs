@@ -83,6 +83,11 @@ fn verbs_flags_and_instances_are_completed() {
     assert_eq!(complete(&home, &["-i", "b"]), ["blue"]);
     assert!(complete(&home, &["up", "--auto"]).contains(&"--auto-ports".to_owned()));
     assert_eq!(complete(&home, &["--instance", "b"]), ["blue"]);
+    // An empty word lists options only where nothing else can follow.
+    let verbs = complete(&home, &[""]);
+    assert!(verbs.contains(&"up".to_owned()), "{verbs:?}");
+    assert!(!verbs.iter().any(|each| each.starts_with('-')), "{verbs:?}");
+    assert!(complete(&home, &["up", ""]).contains(&"--yes".to_owned()));
 }
 
 fn paths_inside_are_completed_while_a_container_runs() {

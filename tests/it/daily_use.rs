@@ -56,7 +56,11 @@ fn five_commands_give_an_agent_its_computer() {
     };
     user.ok(&["build"]);
     let begin = Instant::now();
-    user.ok(&["up", "--yes"]);
+    let ran = user.ok(&["up", "--yes"]);
+    for next in ["connect your agent: ", "see the desktop: "] {
+        assert!(ran.stderr.contains(next), "{ran:?}");
+    }
+    assert!(ran.stdout.contains(" is healthy ("), "{ran:?}");
     let up = begin.elapsed();
     let mut set = home.command_without_instance(["env", "set", "STRIPE_KEY", "--from-env"]);
     set.env("STRIPE_KEY", "sk-of-the-user");

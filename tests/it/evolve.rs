@@ -343,6 +343,9 @@ fn no_other_command_replaces_the_container_during_a_run() {
             .contains("was cancelled while building; nothing was changed"),
         "{stopped:?}"
     );
+    let history = home.ok(["evolve", "history"]).stdout;
+    let row = history.lines().nth(1).unwrap();
+    assert!(row.contains(" cancelled "), "{history}");
     let record = latest(&home);
     assert_eq!(
         (&record["status"], &record["failed_stage"], &record["why"]),

@@ -155,6 +155,8 @@ fn the_three_servers_do_real_work_through_the_command_line() {
     ]);
     assert_eq!(outside.code, 1);
     assert!(outside.stdout.contains("Access denied"), "{outside:?}");
+    let told = "the arguments of `read_text_file`:\n  path (string, required)";
+    assert!(outside.stderr.contains(told), "{outside:?}");
     let processes = home.ok(["mcp", "call", "linux", "list_processes"]).stdout;
     assert!(
         processes.contains("osctl") || processes.contains("companion"),

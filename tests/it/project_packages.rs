@@ -1,9 +1,11 @@
 //! Packages of a project: `osctl add` in a running instance, the image with them, `osctl remove`.
 
 use crate::harness::Home;
+use crate::soak::print_line;
 use crate::trials;
 use serde_json::{Value, json};
 use std::fs;
+use std::time::Instant;
 
 trials![packages_reach_the_session_at_once_and_the_image_with_the_next_evolve,];
 
@@ -137,7 +139,12 @@ fn packages_reach_the_session_at_once_and_the_image_with_the_next_evolve() {
     );
 
     // The next image has the same versions, and the variables are kept.
+    let begin = Instant::now();
     home.ok(["evolve", "--reason", "packages"]);
+    print_line(&format!(
+        "an evolve with three packages took {:.1?}",
+        begin.elapsed()
+    ));
     let diff = home.ok(["evolve", "diff", "last"]).stdout;
     assert!(
         diff.contains(&format!("+polars=={version} --hash=")),

@@ -2,6 +2,7 @@
 
 use crate::commands::Ran;
 use crate::harness::{Home, shared};
+use crate::terminal::Terminal;
 use crate::trials;
 use serde_json::{Value, json};
 use std::fs;
@@ -21,6 +22,7 @@ trials![
     a_file_runs_as_a_program_with_its_arguments_and_exit_code,
     the_last_lines_of_a_service_are_counted_without_those_of_others,
     status_and_doctor_are_colored_and_name_what_the_container_uses,
+    a_terminal_shows_that_code_waits_for_other_code,
 ];
 
 /// Code that has started and runs until `stop` is called.
@@ -316,7 +318,7 @@ fn status_and_doctor_are_colored_and_name_what_the_container_uses() {
         rows.map(|row| row[10..].to_owned()).collect::<Vec<_>>()
     };
     assert!(row("services  ")[0].contains("kernel ("), "{status}");
-    for what in ["uptime    ", "memory    ", "clients   "] {
+    for what in ["uptime    ", "memory    ", "clients   ", "desktop   "] {
         assert_eq!(row(what).len(), 1, "{what}: {status}");
     }
     assert!(
@@ -331,7 +333,7 @@ fn status_and_doctor_are_colored_and_name_what_the_container_uses() {
     home.ok(["interrupt", id]);
     home.ok(["sessions", "rm", "colored"]);
     let doctor = home.run(["--color", "always", "doctor"]);
-    let lines = ["ok\u{1b}[0m       keeper", "memory", "clients"];
+    let lines = ["ok\u{1b}[0m       keeper", "published", "memory", "clients"];
     for line in lines {
         assert!(doctor.stdout.contains(line), "{doctor:?}");
     }
@@ -353,4 +355,15 @@ fn the_last_lines_of_a_service_are_counted_without_those_of_others() {
     assert!(!whole.is_empty());
     assert_eq!(last.lines().count(), 1, "{last}");
     assert!(last.contains("osctl::companion::kernel"), "{last}");
+}
+
+fn a_terminal_shows_that_code_waits_for_other_code() {
+    let home = shared();
+    let held = Held::start(home, "before");
+    let mut terminal = Terminal::start(home.command(["exec", "'after the other'"]));
+    terminal.wait_for("queued behind 1 run");
+    assert_eq!(held.stop()["result"], "'before done'");
+    let (code, shown) = terminal.end();
+    assert_eq!(code, 0, "{shown:?}");
+    assert!(shown.contains("after the other"), "{shown:?}");
 }

@@ -1,4 +1,4 @@
-//! Checks of a running container: its keeper, its memory, and the MCP clients that use it.
+//! Checks of a running container: its keeper, its ports, its memory, and the MCP clients that use it.
 
 use super::{DoctorFinding, FindingVerdict};
 use crate::command::CommandContext;
@@ -7,7 +7,7 @@ use crate::config::{Config, parse_size};
 use crate::engine::{Container, ContainerPhase, Engine};
 use crate::ui::format_bytes;
 
-/// The keeper, the memory and the MCP clients of a running container.
+/// The keeper, the ports, the memory and the MCP clients of a running container.
 pub(super) async fn check_load(
     cx: &CommandContext,
     config: &Config,
@@ -16,6 +16,7 @@ pub(super) async fn check_load(
     let name = cx.instance.container_name();
     let Ok(Some(Container {
         phase: ContainerPhase::Running,
+        has_ports,
         ..
     })) = engine.inspect(&name).await
     else {
@@ -41,6 +42,13 @@ pub(super) async fn check_load(
         let is_running = phase == Some(ContainerPhase::Running);
         let detail = phase.map_or("absent".into(), |phase| format!("{phase:?}").to_lowercase());
         add("keeper", detail, (!is_running).then_some(hint));
+    }
+    if let Ok(record) = cx.require_record() {
+        let ports = record.ports.all().map(|port| port.to_string()).join(", ");
+        let hint = "`osctl restart` publishes the ports again";
+        let verb = if has_ports { "are" } else { "are not all" };
+        let detail = format!("{ports} {verb} published");
+        add("ports", detail, (!has_ports).then_some(hint));
     }
     if let Some(used) = engine.usage(&name).await.memory {
         let limit = config.limits.memory.as_deref().and_then(parse_size);

@@ -202,8 +202,8 @@ fn with_title(title: &str, lines: Vec<String>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{record_lines, rollback_target, why_or_reason};
-    use crate::protocol::evolve::EvolveRecord;
+    use super::{record_lines, rollback_target, status_word, why_or_reason};
+    use crate::protocol::evolve::{CANCELLED_BY_USER, EvolveRecord, EvolveStage};
     use serde_json::json;
 
     fn record(more: serde_json::Value) -> EvolveRecord {
@@ -312,5 +312,25 @@ mod tests {
             "the image sha256:2"
         );
         assert_eq!(target(&[other]), None);
+    }
+
+    #[test]
+    fn a_run_that_the_user_stopped_is_cancelled_and_not_failed() {
+        let why = format!("{CANCELLED_BY_USER} while building");
+        for (status, end) in [
+            ("failed", "nothing was changed"),
+            ("rolled_back", "the old image runs again"),
+        ] {
+            let fields = json!({"status": status, "failed_stage": "building", "why": why});
+            let stopped = record_lines(&record(fields));
+            let wanted = format!("cancelled: {end}");
+            assert!(
+                stopped.iter().any(|line| line.contains(&wanted)),
+                "{stopped:#?}"
+            );
+        }
+        assert_eq!(status_word(EvolveStage::Failed, Some(&why)), "cancelled");
+        assert_eq!(status_word(EvolveStage::Failed, Some("no")), "failed");
+        assert_eq!(status_word(EvolveStage::Succeeded, None), "succeeded");
     }
 }
