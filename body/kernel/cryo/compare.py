@@ -1,9 +1,8 @@
 """Comparison of stored objects with the loaded ones, pair by pair: kinds, parts, sharing.
 
 Builtin containers and plain instances are compared in C, one level at a time; other objects are
-compared by their reduced form, so an attribute that an object leaves out of its state is not
-compared, unless its class declares the attribute as a field. Atoms are compared by value only: the
-sharing of texts has no effect.
+compared by their reduced form; `omissions` finds the attributes that the form leaves out. Atoms are
+compared by value only: the sharing of texts has no effect.
 
 ```text
 pairs ──of one kind──▶ pairs of their parts ──▶ … ──one differs──▶ again, one by one: where?
@@ -26,17 +25,16 @@ from typing import Any
 
 from .. import resources
 from ..variables import type_name
-from . import arrays, failing_object, make_based, rows
+from . import arrays, failing_object, make_based, omissions, rows
 from .builtin_subclasses import base_of, content_of
 from .environment import is_installed
+from .omissions import Different, Holders
 from .open_files import FILES
 from .receipt import BECOMES
 from .rules import Rules
 from .values import class_attributes
 
 Pairs = tuple[list[Any], list[Any]]
-Holders = tuple[Any, "Holders"] | None
-"""The objects that lead to an object, innermost first."""
 
 
 class _Kinds:
@@ -63,15 +61,6 @@ _STATE_INDEX = 2
 """The index of the state in a reduced object."""
 _PICKLE_METHODS = ("__reduce__", "__reduce_ex__", "__getstate__", "__getattribute__")
 _ARGUMENTS = ("__getnewargs__", "__getnewargs_ex__", "__setstate__")
-
-
-class Different(Exception):
-    """A stored object, and how the loaded one differs."""
-
-    def __init__(self, was: Any, difference: str) -> None:
-        super().__init__(difference)
-        self.was, self.difference = was, difference
-        self.holders: Holders = None
 
 
 class Comparison:
@@ -249,9 +238,7 @@ class Comparison:
             some[_STATE_INDEX], same[_STATE_INDEX] = _align_attributes(
                 x, some[_STATE_INDEX], same[_STATE_INDEX]
             )
-        for name in _declared_fields(type(x)):
-            if _has_attribute(x, name) and not _has_attribute(y, name):
-                raise Different(x, f"came back without its field `{name}`")
+        omissions.check_attributes(x, y)
         self._kept += (some, same, reduced, there)
         return [(some, same)]
 
@@ -261,6 +248,7 @@ class Comparison:
             if not self._after.values.is_named(y) or type_name(x) != type_name(y):
                 raise Different(x, f"came back as the class `{type_name(y)}`")
             return []
+        omissions.check_registrations(x, y)
         own = class_attributes(x), class_attributes(y)
         for each in own:
             each["_abc_registry"] = sorted(each.get("_abc_registry", ()), key=type_name)
@@ -474,21 +462,6 @@ def _align_attributes(x: Any, was: dict[Any, Any], now: dict[Any, Any]) -> Pairs
         names = ", ".join(sorted(map(str, was.keys() ^ now.keys()))[:3])
         raise Different(x, f"came back with other attributes: {names}")
     return list(was.values()), [now[name] for name in was]
-
-
-def _declared_fields(kind: type) -> list[str]:
-    """The fields of a data class or a class of attrs. A class of attrs without slots has the state
-    of its base with slots, which leaves out its own fields."""
-    own = getattr(kind, "__attrs_attrs__", ())
-    return [*getattr(kind, "__dataclass_fields__", ()), *(each.name for each in own)]
-
-
-def _has_attribute(obj: Any, name: str) -> bool:
-    try:
-        object.__getattribute__(obj, name)
-    except AttributeError:
-        return False
-    return True
 
 
 def _state_of_set(reduced: Any) -> Any:

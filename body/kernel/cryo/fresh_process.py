@@ -22,7 +22,7 @@ from .environment import is_environment, read_attribute
 def users_modules() -> list[str]:
     """Returns the names of modules that a fresh kernel does not have or would import
     differently."""
-    return [name for name, module in list(sys.modules.items()) if _is_users(module)]
+    return [name for name, module in list(sys.modules.items()) if is_users(module)]
 
 
 def hide_modules(names: list[str]) -> dict[str, types.ModuleType]:
@@ -52,7 +52,7 @@ def _recipe_key(resource: resources.Resource) -> Any:
     return resource._recipe["name"], getattr(factory, "__qualname__", None)
 
 
-def _is_users(module: Any) -> bool:
+def is_users(module: Any) -> bool:
     """Whether a module comes from an editable file or was made by code; modules in C stay."""
     path, spec = (read_attribute(module, name) for name in ("__file__", "__spec__"))
     if isinstance(path, str):
