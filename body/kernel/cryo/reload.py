@@ -18,6 +18,7 @@ from .anchors import MAGIC, find_anchors, find_magics, register_magic
 from .disk import Moved
 from .loader import Content, Loader
 from .receipt import (
+    ALTERED,
     BECOMES,
     LOST,
     SAVED,
@@ -119,9 +120,9 @@ def _check_variable(
     elif row.verdict == LOST:
         row.verdict, row.why = UNVERIFIED, f"{UNMADE}: {row.why}"
     elif type_name(type(value)) not in (row.type, BECOMES.get(row.type)):
-        row.verdict, row.why = LOST, f"it came back as `{type_name(type(value))}`"
+        row.verdict, row.why = ALTERED, f"it came back as `{type_name(type(value))}`"
     elif (difference := describe_change(stored["look"], read_facts(value))) is not None:
-        row.verdict, row.why = LOST, difference
+        row.verdict, row.why = ALTERED, difference
     elif stored.get("module") in changed:
         row.why = changed[stored["module"]]
     if row.verdict == LOST:

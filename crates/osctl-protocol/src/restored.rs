@@ -28,9 +28,9 @@ pub struct RestoredFrom {
     pub runs_after_is_estimate: bool,
     /// Variables that were restored.
     pub variables: u64,
-    /// Variables that were lost.
+    /// Variables that were lost, or that came back with a difference that the receipt of the store does not name.
     pub lost_count: u64,
-    /// Lost variables that the receipt of the store called saved or recipe.
+    /// Lost variables that the receipt of the store promised; one of them may be there and differ, as `why` describes.
     pub lost_unexpectedly: u64,
     /// The first 50 lost variables; those counted in `lost_unexpectedly` come first.
     pub lost: Vec<LostVariable>,
@@ -48,7 +48,7 @@ pub struct RestoredFrom {
 pub struct LostVariable {
     pub name: String,
     pub why: Option<String>,
-    /// Whether the receipt of the store called the variable saved or recipe.
+    /// Whether the receipt of the store promised the variable.
     pub was_saved: bool,
 }
 
@@ -66,7 +66,7 @@ pub struct LastReload {
     pub time: f64,
     /// The session that received the variables.
     pub session: String,
-    /// Variables that the receipt of the store called saved or recipe, and that were lost.
+    /// Variables that the receipt of the store promised, and that were lost or came back different.
     pub lost_count: u64,
     /// The first 50 of these variables.
     pub lost: Vec<LostVariable>,

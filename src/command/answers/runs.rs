@@ -204,7 +204,7 @@ pub(super) struct RestoredEntry {
     variable_count: u64,
     /// Variables that were lost.
     lost_count: u64,
-    /// Lost variables that the receipt of the store called saved or recipe.
+    /// Lost variables that the receipt of the store promised; one of them may be there and differ, as `why` describes.
     unexpected_loss_count: u64,
     /// The first 50 lost variables; those counted in `unexpected_loss_count` come first.
     lost: Vec<LostVariable>,

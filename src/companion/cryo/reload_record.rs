@@ -12,7 +12,7 @@ use crate::protocol::restored::{
     LastReload, LostVariable, MAX_LISTED_LOSSES, RestoredFrom, SkippedGeneration,
 };
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -40,14 +40,21 @@ pub(super) fn describe_restored(
     };
     // A verdict that this version does not know is not a loss.
     let rows = answer["receipt"].as_array()?;
-    let is_lost = |row: &&Value| row["verdict"] == "lost";
-    let saved = saved_names(&manifest.variables);
-    let lost = rows.iter().filter(is_lost).map(|row| LostVariable {
+    let stored = verdicts(&manifest.variables);
+    let verdict_of = |row: &Value| stored.get(row["name"].as_str()?).copied();
+    // The stored value of a variable that comes back different is lost, unless the receipt of the store said so.
+    let is_lost = |row: &Value| match row["verdict"].as_str() {
+        Some("lost") => true,
+        Some("altered") => matches!(
+            verdict_of(row),
+            Some(CryoVerdict::Saved | CryoVerdict::Recipe)
+        ),
+        _ => false,
+    };
+    let lost = rows.iter().filter(|row| is_lost(row)).map(|row| LostVariable {
         name: row["name"].as_str().unwrap_or_default().into(),
         why: row["why"].as_str().map(str::to_owned),
-        was_saved: row["name"]
-            .as_str()
-            .is_some_and(|name| saved.contains(name)),
+        was_saved: verdict_of(row).is_some_and(|verdict| verdict != CryoVerdict::Lost),
     });
     let mut lost: Vec<LostVariable> = lost.collect();
     // Losses that the receipt of the store did not name come first.
@@ -56,7 +63,7 @@ pub(super) fn describe_restored(
     let unexpected = lost.iter().filter(|lost| lost.was_saved).count() as u64;
     lost.truncate(MAX_LISTED_LOSSES);
     let altered = rows.iter().filter(|row| row["verdict"] == "altered");
-    let altered = altered.filter_map(|row| {
+    let altered = altered.filter(|row| !is_lost(row)).filter_map(|row| {
         let why = row["why"].as_str().unwrap_or("no reason is known");
         Some(format!("`{}` is altered: {why}", row["name"].as_str()?))
     });
@@ -128,10 +135,9 @@ pub(super) fn last_reload(folder: &Path) -> Option<LastReload> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
 
-/// The variables that a store reported as saved.
-fn saved_names(rows: &[ReceiptRow]) -> BTreeSet<&str> {
-    let saved = rows.iter().filter(|row| row.verdict != CryoVerdict::Lost);
-    saved.map(|row| &*row.name).collect()
+/// What a store reported of each variable.
+fn verdicts(rows: &[ReceiptRow]) -> BTreeMap<&str, CryoVerdict> {
+    rows.iter().map(|row| (&*row.name, row.verdict)).collect()
 }
 
 /// Parses `…/NAME/NUMBER`.
@@ -181,6 +187,8 @@ mod tests {
             // A verdict of a later version.
             row("up", "doubtful", None),
             row("half", "altered", Some("came back without `x`")),
+            // The store called it saved.
+            row("matrix", "altered", Some("its len is 1")),
         ], "warnings": ["`lib.py` has changed"]});
         let from = describe_restored(&place, &answer, folder.path()).unwrap();
         assert_eq!(
@@ -189,7 +197,7 @@ mod tests {
         );
         assert_eq!(
             (from.variables, from.lost_count, from.lost_unexpectedly),
-            (3, 2, 1)
+            (3, 3, 2)
         );
         let warnings = [
             "`half` is altered: came back without `x`",
@@ -197,7 +205,7 @@ mod tests {
         ];
         assert_eq!(from.warnings, warnings);
         let lost: Vec<_> = from.lost.iter().map(|l| (&*l.name, l.was_saved)).collect();
-        assert_eq!(lost, [("scaled", true), ("gone", false)]);
+        assert_eq!(lost, [("scaled", true), ("matrix", true), ("gone", false)]);
         let count = format!("{:020}\nboot\n0\n", 6);
         fs::write(folder.path().join("default.runs"), count).unwrap();
         let from = describe_restored(&place, &answer, folder.path()).unwrap();
@@ -210,7 +218,7 @@ mod tests {
         let record = last_reload(&place).unwrap();
         assert_eq!(
             (&*record.session, record.lost_count, &*record.lost[0].name),
-            ("other", 1, "scaled")
+            ("other", 2, "scaled")
         );
         fs::write(place.join("reload.json"), "{").unwrap();
         assert!(last_reload(&place).is_none());

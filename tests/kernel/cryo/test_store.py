@@ -270,3 +270,19 @@ def test_submodules_that_cells_have_imported_come_back(fork, tmp_path: Path) -> 
         kernel = fork()
         reload(kernel, folder)
     assert ask(kernel, probe) == "('Headers', 'a')"
+
+
+def test_a_variable_that_differs_at_a_reload_is_altered_and_stays(fork, tmp_path: Path) -> None:
+    module = tmp_path / "lib.py"
+    text = "class L(list):\n    def __reduce__(self): return make, ()\ndef make(): return L([1, 2])\n"
+    module.write_text(text)
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nimport lib\nx = lib.make(); y = [3]"
+    folder = tmp_path / "s" / "1"
+    stored = {row["name"]: row["verdict"] for row in store(fork(code), folder)}
+    assert (stored["x"], stored["y"]) == ("saved", "saved")
+    module.write_text(text.replace("[1, 2]", "[1]"))
+    fresh = fork()
+    rows = {row["name"]: row for row in reload(fresh, folder)}
+    assert (rows["x"]["verdict"], rows["x"]["why"]) == ("altered", "its len is 1 and was 2")
+    assert rows["y"]["verdict"] == "saved"
+    assert ask(fresh, "list(x), y") == "([1], [3])"
