@@ -124,8 +124,7 @@ impl EnvCompleter for CheckedCompleter {
         {
             *word = unquote_for_bash(word);
         }
-        let word = args.last().map(OsString::is_empty);
-        let is_empty_word = variable("_CLAP_COMPLETE_INDEX").is_some() && word == Some(true);
+        let is_empty_word = args.last().is_some_and(|word| word.is_empty());
         let mut found = Vec::new();
         self.shell
             .write_complete(cmd, args, current_dir, &mut found)?;
