@@ -11,7 +11,6 @@
 //! The JSON format has one object per line, as `tracing_subscriber` writes it, with the same values in `spans` and
 //! `fields`.
 
-use chrono::{DateTime, Local};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
@@ -95,23 +94,6 @@ pub(crate) fn read_log_line(line: &str) -> Cow<'_, str> {
     }
 }
 
-/// Shortens a line in the text format for people: the local time of the day, the level, and no module of osctl.
-pub(crate) fn shorten_log_line(line: &str) -> Cow<'_, str> {
-    let shortened = || {
-        let (time, rest) = line.split_once(' ')?;
-        let time = DateTime::parse_from_rfc3339(time).ok()?;
-        let (level, rest) = rest.trim_start().split_once(' ')?;
-        let module = rest.find(|c: char| !(c.is_alphanumeric() || "_:".contains(c)))?;
-        let rest = match rest.starts_with("osctl") {
-            true => rest[module..].trim_start(),
-            false => rest,
-        };
-        let time = time.with_timezone(&Local).format("%H:%M:%S");
-        Some(Cow::Owned(format!("{time} {level:>5} {rest}")))
-    };
-    shortened().unwrap_or(Cow::Borrowed(line))
-}
-
 fn format_json_line(line: &JsonLogLine) -> String {
     let JsonLogLine {
         timestamp,
@@ -145,7 +127,7 @@ fn push_value(text: &mut String, name: &str, value: &Value) {
 
 #[cfg(test)]
 mod tests {
-    use super::{TextLogFormat, read_log_line, shorten_log_line};
+    use super::{TextLogFormat, read_log_line};
     use parking_lot::Mutex;
     use std::io::{self, Write};
     use std::sync::Arc;
@@ -253,25 +235,5 @@ mod tests {
         let line =
             r#"{"timestamp":"T","level":"INFO","target":"t","fields":{"message":"a\nb\u001b[1m"}}"#;
         assert_eq!(read_log_line(line), "T  INFO t: a\\nb\u{1b}[1m");
-    }
-
-    #[test]
-    fn a_line_for_people_has_the_time_of_the_day_and_no_module() {
-        let shorten = |line: &str| shorten_log_line(line)[9..].to_owned();
-        let line =
-            "2026-11-20T21:00:00.123456Z  INFO osctl::companion::task session=a: it is ready";
-        assert_eq!(shorten(line), " INFO session=a: it is ready");
-        let line = "2026-11-20T21:00:00.123456Z  WARN osctl::companion: late code=3";
-        assert_eq!(shorten(line), " WARN late code=3");
-        let line = "2026-11-20T21:00:00Z ERROR hyper::proto: reset";
-        assert_eq!(shorten(line), "ERROR hyper::proto: reset");
-        for other in [
-            "",
-            "plain text",
-            "2026-11-20T21:00:00Z",
-            "yesterday INFO a: b",
-        ] {
-            assert_eq!(shorten_log_line(other), other);
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! Completion candidates for shells: existing names, found within a short time limit. Errors are ignored.
 
 use super::CommandContext;
-use super::runs::list_runs;
+use super::listed_runs::list_runs;
 use crate::cli;
 use crate::engine::Engine;
 use crate::error::Result;

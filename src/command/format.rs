@@ -37,6 +37,12 @@ pub(super) fn format_time(seconds: f64) -> String {
     time.format("%m-%d %H:%M:%S").to_string()
 }
 
+/// Formats a time in seconds since 1970 as the local time of its day.
+pub(super) fn format_time_of_day(seconds: f64) -> String {
+    let time = DateTime::from_timestamp_millis((seconds * 1e3) as i64).unwrap_or_default();
+    time.with_timezone(&Local).format("%H:%M:%S").to_string()
+}
+
 /// The ID of an image for people: the algorithm and the first 12 digits, as `docker images` shows them.
 pub(super) fn short_image_id(id: &str) -> String {
     id.chars().take(19).collect()

@@ -1,8 +1,8 @@
 //! The status of an instance: its container, the companion's health, and warnings.
 
 use super::CommandContext;
+use super::listed_runs::{ListedRun, list_runs};
 use super::restored_sessions::{self, SessionStatus};
-use super::runs::{ListedRun, list_runs};
 use crate::config::{Config, EngineChoice};
 use crate::engine::{ContainerPhase, ContainerUsage, Engine};
 use crate::error::{Error, Result};

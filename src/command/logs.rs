@@ -4,15 +4,16 @@ use super::CommandContext;
 use super::answers::LogLine;
 use super::candidates::{COMPANION_PARTS, log_services};
 use super::follow::CTRL_C_EXIT_CODE;
+use super::format::{format_time_of_day, parse_time};
 use crate::engine::LogOptions;
 use crate::error::{Error, Result, VerbOutcome, nearest_name};
 use crate::host::client::not_running_error;
-use crate::log_output::{read_log_line, shorten_log_line};
+use crate::log_output::read_log_line;
 use crate::protocol::line_buffer::LineBuffer;
 use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
+use std::borrow::Cow;
 use std::collections::VecDeque;
-use std::io::{self, IsTerminal};
 
 /// Maximum length of a line in a `--json` document, which is held until its end.
 const MAX_JSON_LOG_LINE_BYTES: usize = 1 << 20;
@@ -87,7 +88,7 @@ async fn show_log(plan: LogsPlan, cx: &CommandContext) -> Result<VerbOutcome> {
         check_service(service, cx).await?;
     }
     let mut is_silent = true;
-    let is_for_people = io::stdout().is_terminal();
+    let is_for_people = cx.ui.prints_to_terminal();
     let mut print = |line: &str| {
         is_silent = false;
         match cx.ui.json {
@@ -128,6 +129,22 @@ async fn show_log(plan: LogsPlan, cx: &CommandContext) -> Result<VerbOutcome> {
             .print_message(format!("no log lines from `{service}`"));
     }
     Ok(VerbOutcome::Done)
+}
+
+/// Shortens a line for people: the local time of the day, the level, and no module of osctl.
+fn shorten_log_line(line: &str) -> Cow<'_, str> {
+    let shortened = || {
+        let (time, rest) = line.split_once(' ')?;
+        let time = format_time_of_day(parse_time(time)?);
+        let (level, rest) = rest.trim_start().split_once(' ')?;
+        let module_end = rest.find(|c: char| !(c.is_alphanumeric() || "_:".contains(c)))?;
+        let rest = match rest.starts_with("osctl") {
+            true => rest[module_end..].trim_start(),
+            false => rest,
+        };
+        Some(Cow::Owned(format!("{time} {level:>5} {rest}")))
+    };
+    shortened().unwrap_or(Cow::Borrowed(line))
 }
 
 /// Passes on the lines of a service, after the first lines of the log.
@@ -305,7 +322,7 @@ fn is_of(line: &str, service: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{LastLines, LineBuffer, is_of, take_text, unknown_service_error};
+    use super::{LastLines, LineBuffer, is_of, shorten_log_line, take_text, unknown_service_error};
 
     #[test]
     fn the_last_lines_of_a_service_are_counted_without_those_of_others() {
@@ -364,5 +381,25 @@ mod tests {
         unread.push(b"\xbc\xffn\n");
         assert_eq!(take_text(&mut unread), "\u{fc}\u{fffd}n\n");
         assert_eq!(unread.unread_bytes(), 0);
+    }
+
+    #[test]
+    fn a_line_for_people_has_the_time_of_the_day_and_no_module() {
+        let shorten = |line: &str| shorten_log_line(line)[9..].to_owned();
+        let line =
+            "2026-11-20T21:00:00.123456Z  INFO osctl::companion::task session=a: it is ready";
+        assert_eq!(shorten(line), " INFO session=a: it is ready");
+        let line = "2026-11-20T21:00:00.123456Z  WARN osctl::companion: late code=3";
+        assert_eq!(shorten(line), " WARN late code=3");
+        let line = "2026-11-20T21:00:00Z ERROR hyper::proto: reset";
+        assert_eq!(shorten(line), "ERROR hyper::proto: reset");
+        for other in [
+            "",
+            "plain text",
+            "2026-11-20T21:00:00Z",
+            "yesterday INFO a: b",
+        ] {
+            assert_eq!(shorten_log_line(other), other);
+        }
     }
 }

@@ -33,6 +33,7 @@ pub(crate) mod keeper;
 mod launch_command;
 #[cfg(not(target_os = "linux"))]
 mod linux_only;
+mod listed_runs;
 pub(crate) mod logs;
 pub(crate) mod ls;
 pub(crate) mod man;

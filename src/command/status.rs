@@ -3,6 +3,7 @@
 use super::CommandContext;
 use super::answers::StatusAnswer;
 use super::instance_status::{InstanceState, gather_status};
+use super::runs::describe_run;
 use crate::engine::ContainerUsage;
 use crate::error::{EXIT_NEGATIVE, Result, VerbOutcome};
 use crate::protocol::mcp::HubClientStatus;
@@ -75,7 +76,7 @@ pub(crate) async fn run(args: StatusArgs, cx: &CommandContext) -> Result<VerbOut
         rows.push(("clients", describe_clients(&status.clients)));
     }
     let run_rows = status.runs.iter().take(MAX_SHOWN_RUNS);
-    rows.extend(run_rows.map(|run| ("running", run.describe())));
+    rows.extend(run_rows.map(|run| ("running", describe_run(run))));
     if let Some(more) = status.runs.len().checked_sub(MAX_SHOWN_RUNS + 1) {
         rows.push(("running", format!("and {} more", more + 1)));
     }

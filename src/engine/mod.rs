@@ -9,9 +9,7 @@ mod embedded;
 mod identity;
 mod process_lock;
 
-pub(crate) use container::{
-    Container, ContainerPhase, ContainerUsage, EngineProgress, LogOptions,
-};
+pub(crate) use container::{Container, ContainerPhase, ContainerUsage, EngineProgress, LogOptions};
 #[cfg(test)]
 pub(crate) use docker::fake_engine;
 pub(crate) use docker::{

@@ -1,7 +1,8 @@
 //! The keeper's API: two Unix sockets, one line of JSON per request and one or more per reply.
 
 use super::controller::ControllerHandle;
-use super::run_request::{BuildPolicy, RunDenied, RunRequest};
+use super::run::BuildPolicy;
+use super::run_request::{RunDenied, RunRequest};
 use super::run_store::KeeperRunStore;
 use super::{KEEPER_AGENT_SOCKET_NAME, KEEPER_HOST_SOCKET_NAME, KeeperSettings, run_diff};
 use crate::error::Result;

@@ -3,7 +3,7 @@
 
 use super::cancellation::RunCancellation;
 use super::journal::{RunJournal, RunJournalEntry, RunJournalStep};
-use super::run::RunExecutor;
+use super::run::{BuildPolicy, RunExecutor};
 use super::run_store::{KeeperRunStore, unix_seconds};
 use super::target::{DeployTarget, load_target};
 use super::{
@@ -13,30 +13,7 @@ use crate::engine::{ContainerPhase, EngineProgress};
 use crate::error::Result;
 use crate::protocol::error::ApiError;
 use crate::protocol::evolve::container_reports::ExpectedState;
-use crate::protocol::evolve::{
-    EvolveCaller, EvolveRecord, EvolveRequest, EvolveRunId, RunTask, refusal,
-};
-
-/// What an evolve does before and instead of a build.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum BuildPolicy {
-    /// Replaces nothing if nothing has changed.
-    IfChanged,
-    /// Replaces the container even if nothing has changed.
-    Always,
-    /// As [`BuildPolicy::Always`], without the check of the syntax.
-    Unchecked,
-}
-
-impl From<&EvolveRequest> for BuildPolicy {
-    fn from(request: &EvolveRequest) -> Self {
-        match (request.rebuild, request.replace) {
-            (true, _) => Self::Unchecked,
-            (false, true) => Self::Always,
-            (false, false) => Self::IfChanged,
-        }
-    }
-}
+use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveRunId, RunTask, refusal};
 
 /// A request for a run.
 #[derive(Debug, Clone)]

@@ -88,6 +88,11 @@ impl Ui {
         io::stdin().is_terminal() && io::stdout().is_terminal()
     }
 
+    /// Whether stdout is a terminal.
+    pub(crate) fn prints_to_terminal(self) -> bool {
+        io::stdout().is_terminal()
+    }
+
     /// Whether stdout has colours.
     pub(crate) fn has_colors(self) -> bool {
         console::colors_enabled()

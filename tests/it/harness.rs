@@ -57,9 +57,9 @@ fn engine_with_containers() -> bool {
     if !answers() && containers.is_ok_and(|mut found| found.next().is_some()) {
         START.call_once(|| {
             let mut daemon = Command::new("setsid");
-            daemon.arg("dockerd").stdin(Stdio::null());
+            daemon.args(["--fork", "dockerd"]).stdin(Stdio::null());
             daemon.stdout(Stdio::null()).stderr(Stdio::null());
-            let _daemon = daemon.spawn().unwrap();
+            assert!(daemon.status().unwrap().success());
             let deadline = Instant::now() + TEST_TIMEOUT;
             while !answers() {
                 assert!(Instant::now() < deadline, "`dockerd` does not start");

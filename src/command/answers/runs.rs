@@ -1,7 +1,7 @@
 //! Answers about code, commands and terminals.
 
 use super::{UtcTime, seconds_from_ms};
-use crate::command::runs::ListedRun;
+use crate::command::listed_runs::ListedRun;
 use crate::protocol::kernel::{
     ExecReply, KernelReply, KernelReport, KernelState, MimeBundle, RunError, RunStatus, RunSummary,
     TruncatedOutput,

@@ -51,11 +51,14 @@ pub(super) fn describe_restored(
         ),
         _ => false,
     };
-    let lost = rows.iter().filter(|row| is_lost(row)).map(|row| LostVariable {
-        name: row["name"].as_str().unwrap_or_default().into(),
-        why: row["why"].as_str().map(str::to_owned),
-        was_saved: verdict_of(row).is_some_and(|verdict| verdict != CryoVerdict::Lost),
-    });
+    let lost = rows
+        .iter()
+        .filter(|row| is_lost(row))
+        .map(|row| LostVariable {
+            name: row["name"].as_str().unwrap_or_default().into(),
+            why: row["why"].as_str().map(str::to_owned),
+            was_saved: verdict_of(row).is_some_and(|verdict| verdict != CryoVerdict::Lost),
+        });
     let mut lost: Vec<LostVariable> = lost.collect();
     // Losses that the receipt of the store did not name come first.
     lost.sort_by_key(|lost| !lost.was_saved);

@@ -10,12 +10,32 @@ use crate::image::{
     set_ground,
 };
 use crate::keeper::KeeperSettings;
-use crate::keeper::run_request::BuildPolicy;
-use crate::protocol::evolve::DeployConfig;
+use crate::protocol::evolve::{DeployConfig, EvolveRequest};
 use crate::protocol::spec::BUILD_LABEL_PREFIX;
 use anyhow::{Context, bail};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+
+/// What an evolve does before and instead of a build.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::keeper) enum BuildPolicy {
+    /// Replaces nothing if nothing has changed.
+    IfChanged,
+    /// Replaces the container even if nothing has changed.
+    Always,
+    /// As [`BuildPolicy::Always`], without the check of the syntax.
+    Unchecked,
+}
+
+impl From<&EvolveRequest> for BuildPolicy {
+    fn from(request: &EvolveRequest) -> Self {
+        match (request.rebuild, request.replace) {
+            (true, _) => Self::Unchecked,
+            (false, true) => Self::Always,
+            (false, false) => Self::IfChanged,
+        }
+    }
+}
 
 /// The input of a build, ready to send to the engine.
 struct PreparedBuild {

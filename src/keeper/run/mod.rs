@@ -9,10 +9,10 @@ mod syntax_check;
 mod testing;
 mod verifying;
 
+pub(super) use self::building::BuildPolicy;
 use super::cancellation::RunCancellation;
 use super::journal::{RunJournal, RunJournalEntry, RunJournalStep};
 use super::run_log::RunLog;
-use super::run_request::BuildPolicy;
 use super::run_store::{KeeperRunStore, unix_seconds};
 use super::stage_transitions::{self, StageOutcome};
 use super::target::DeployTarget;

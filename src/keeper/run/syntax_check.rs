@@ -3,10 +3,10 @@
 //! The check finds mistakes soon and grants nothing: a container that does not answer, or answers wrongly, only loses
 //! the early message. The body that is built is the keeper's own copy.
 
+use super::BuildPolicy;
 use super::RunExecutor;
 use crate::engine::EngineProgress;
 use crate::error::Result;
-use crate::keeper::run_request::BuildPolicy;
 use crate::keeper::sanitize;
 use anyhow::bail;
 use std::time::Duration;

@@ -3,7 +3,8 @@
 use super::failures::assert_end;
 use super::harness::{KeeperHarness, OLD_IMAGE, evolve_request, fails, prints_text};
 use crate::engine::fake_engine::CallEffect::HangBefore;
-use crate::keeper::run_request::{BuildPolicy, RunRequest};
+use crate::keeper::run::BuildPolicy;
+use crate::keeper::run_request::RunRequest;
 use crate::protocol::evolve::EvolveStage::{Building, Failed, Succeeded};
 
 #[tokio::test(start_paused = true)]

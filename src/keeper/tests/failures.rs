@@ -8,7 +8,8 @@ use crate::engine::fake_engine::CallEffect::{
     self, Act, HangAfter, HangBefore, LoseReply, Refuse, ReplyAfter,
 };
 use crate::engine::fake_engine::{FakeAdmission, FakeEngineObjects};
-use crate::keeper::run_request::{BuildPolicy, RunRequest};
+use crate::keeper::run::BuildPolicy;
+use crate::keeper::run_request::RunRequest;
 use crate::protocol::evolve::EvolveStage::{
     self, Building, Failed, Quiescing, RolledBack, Succeeded, Swapping, Testing, Verifying,
 };

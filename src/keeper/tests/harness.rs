@@ -9,7 +9,8 @@ use crate::error::Result;
 use crate::image::sample_executable;
 use crate::keeper::controller::ControllerHandle;
 use crate::keeper::journal::{RunJournal, RunJournalEntry};
-use crate::keeper::run_request::{BuildPolicy, RunRequest};
+use crate::keeper::run::BuildPolicy;
+use crate::keeper::run_request::RunRequest;
 use crate::keeper::run_store::KeeperRunStore;
 use crate::keeper::{KeeperSettings, start_controller};
 use crate::protocol::evolve::{
