@@ -274,7 +274,9 @@ def test_submodules_that_cells_have_imported_come_back(fork, tmp_path: Path) -> 
 
 def test_a_variable_that_differs_at_a_reload_is_altered_and_stays(fork, tmp_path: Path) -> None:
     module = tmp_path / "lib.py"
-    text = "class L(list):\n    def __reduce__(self): return make, ()\ndef make(): return L([1, 2])\n"
+    text = (
+        "class L(list):\n    def __reduce__(self): return make, ()\ndef make(): return L([1, 2])\n"
+    )
     module.write_text(text)
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nimport lib\nx = lib.make(); y = [3]"
     folder = tmp_path / "s" / "1"
