@@ -1,6 +1,7 @@
 //! The task that owns one server. It turns commands, messages of the server and timers into events of the
 //! [`policy`](super::restart_policy), and moves messages.
 
+mod cancellation;
 mod command;
 mod inbound;
 mod lifecycle;
@@ -215,14 +216,7 @@ impl ServerTask {
                     reply.is_some_and(|reply| reply.stream.number == stream)
                 };
                 while let Some((server_id, _)) = self.pending_requests.take_matching(is_meant) {
-                    if !self.spec.config.forwards_cancel {
-                        continue;
-                    }
-                    let params = format!(r#"{{"requestId":{server_id},"reason":"disconnected"}}"#);
-                    self.send_to_server(message::notification_message(
-                        "notifications/cancelled",
-                        &params,
-                    ));
+                    self.send_cancellation(&server_id, "disconnected");
                 }
             }
             ServerTaskCommand::Drain => self.is_draining = true,
@@ -413,9 +407,7 @@ impl ServerTask {
 
     fn cancel_call(&mut self, message: &RpcMessage, client: u64) {
         if let Some((call, text)) = self.pending_requests.take_cancelled(client, message) {
-            if self.spec.config.forwards_cancel {
-                self.send_to_server(text);
-            }
+            self.forward_cancellation(text);
             if let Some(reply) = call.origin.reply() {
                 reply.stream.skip_answer();
             }

@@ -4,7 +4,6 @@
 use super::{PendingOrigin, ServerTask};
 use crate::child::pending_requests::PendingRequest;
 use crate::child::restart_policy::{ServerEvent, ServerPhase};
-use crate::message;
 use tokio::time::{Instant, sleep_until};
 
 impl ServerTask {
@@ -74,11 +73,7 @@ impl ServerTask {
         match call.origin {
             PendingOrigin::Client { reply, .. } => {
                 reply.send_error(&call.client_request_id, -32603, &why);
-                let params = format!(r#"{{"requestId":{server_id},"reason":"timeout"}}"#);
-                self.send_to_server(message::notification_message(
-                    "notifications/cancelled",
-                    &params,
-                ));
+                self.send_cancellation(server_id, "timeout");
             }
             PendingOrigin::Initialize | PendingOrigin::Discovery => self.handle_server_loss(&why),
             PendingOrigin::List { .. } | PendingOrigin::Ignored => {}

@@ -121,3 +121,21 @@ async fn cancellations_are_kept_from_a_server_that_does_not_survive_them() {
     let received = fixture.servers.received_messages("a", "cancelled");
     assert!(received.is_empty(), "{received:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_timeout_is_kept_from_a_server_that_does_not_survive_cancellations() {
+    for (forwards_cancel, count) in [(true, 1), (false, 0)] {
+        let fixture = fixture_with(McpServerConfig {
+            forwards_cancel,
+            ..test_server_config("a", true, 1)
+        })
+        .await;
+        let client = fixture.session_client("/servers/a/mcp").await;
+        let answer = client.post_for_text(&tool_call_body("5", "wait", "")).await;
+        assert!(answer.contains("did not answer within 1 s"), "{answer}");
+        // The server has received the messages before this call.
+        client.post_for_text(&tool_call_body("6", "echo", "")).await;
+        let received = fixture.servers.received_messages("a", "cancelled");
+        assert_eq!(received.len(), count, "{received:?}");
+    }
+}
