@@ -13,7 +13,7 @@ use super::settings::HubSettings;
 use bytes::Bytes;
 use osctl_protocol::mcp::{ServerStart, ServerState, ServerStatus};
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 #[derive(Debug)]
@@ -56,6 +56,7 @@ impl ServerEntry {
             built_in_server: os.clone(),
             call_count: AtomicUsize::new(0),
             crash_count: AtomicUsize::new(0),
+            ends_at_cancel: AtomicBool::new(false),
             inherited_environment: settings.inherited_environment.clone(),
             context: settings.context.clone(),
         };

@@ -9,7 +9,7 @@ use crate::server_log::McpServerLog;
 use crate::settings::HubContext;
 use std::ffi::OsString;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 /// The state shared by all children of one configured server.
 #[derive(Debug)]
@@ -28,6 +28,8 @@ pub(crate) struct ServerSpec {
     pub(crate) call_count: AtomicUsize,
     /// How often a child ended unexpectedly.
     pub(crate) crash_count: AtomicUsize,
+    /// Whether a child ended because of a cancellation. From then on the hub forwards none.
+    pub(crate) ends_at_cancel: AtomicBool,
 }
 
 /// A failed handshake: the server's own error, or the reason for the missing answer.

@@ -69,6 +69,7 @@ impl ServerTask {
     /// Handles an unexpected end of the server.
     pub(super) fn handle_server_loss(&mut self, why: &str) {
         self.spec.log.append_note(why);
+        self.detect_end_at_cancel();
         self.spec.crash_count.fetch_add(1, Ordering::Relaxed);
         self.last_failure = match self.spec.log.last_line() {
             Some(last) => format!(
@@ -88,6 +89,7 @@ impl ServerTask {
         self.server_requests.clear();
         self.listen_request = None;
         self.relisten_at = None;
+        self.last_cancel = None;
         if let Some(pipe) = self.pipe.take() {
             self.shutting_down.spawn(pipe.shutdown());
         }

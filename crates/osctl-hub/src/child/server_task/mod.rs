@@ -74,6 +74,8 @@ pub(super) struct ServerTask {
     input_required_calls: Vec<InputRequiredCall>,
     listen_request: Option<ListenRequest>,
     relisten_at: Option<Instant>,
+    /// When the running server last received the cancellation of a call.
+    last_cancel: Option<Instant>,
     /// Calls that wait for the handshake.
     queued_requests: VecDeque<(RpcMessage, Arc<McpClient>, ReplySender)>,
     initialize_waiters: Vec<oneshot::Sender<Result<Bytes, HandshakeError>>>,
@@ -109,6 +111,7 @@ impl ServerTask {
             input_required_calls: Vec::new(),
             listen_request: None,
             relisten_at: None,
+            last_cancel: None,
             queued_requests: VecDeque::new(),
             initialize_waiters: Vec::new(),
             last_failure: String::new(),

@@ -280,6 +280,7 @@ impl ServerTask {
             self.send_enveloped(text);
         }
         if let Some(before) = before {
+            // Not a call: without its end, the server would send each notification twice.
             let params = format!(r#"{{"requestId":{}}}"#, before.id);
             self.send_to_server(message::notification_message(
                 "notifications/cancelled",

@@ -2,6 +2,15 @@
 
 use super::{HubFixture, parse_json, test_config, test_server_config, tool_call_body};
 use crate::config::McpServerConfig;
+use std::fs;
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// A cancellation. The test server ends at the reason `die`.
+fn cancellation(id: &str, reason: &str) -> String {
+    let params = format!(r#"{{"requestId":{id},"reason":"{reason}"}}"#);
+    format!(r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{params}}}"#)
+}
 
 /// A shared server whose cached lists are known.
 async fn fixture_with(config: McpServerConfig) -> HubFixture {
@@ -111,8 +120,8 @@ async fn cancellations_are_kept_from_a_server_that_does_not_survive_them() {
     let mut cancelled = client.call_for_events("5", "wait", "").await;
     let mut left = client.call_for_events("6", "wait", "").await;
     fixture.servers.wait_for_message("a", "wait", 2).await;
-    let cancel = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":5}}"#;
-    assert_eq!(client.post(cancel).await.status(), 202);
+    let cancel = cancellation("5", "stop");
+    assert_eq!(client.post(&cancel).await.status(), 202);
     assert_eq!(cancelled.next_data().await, None);
     let second = fixture.servers.wait_for_message("a", "wait", 2).await;
     fixture.servers.answer_call("a", 0, &second, "{}");
@@ -137,5 +146,53 @@ async fn a_timeout_is_kept_from_a_server_that_does_not_survive_cancellations() {
         client.post_for_text(&tool_call_body("6", "echo", "")).await;
         let received = fixture.servers.received_messages("a", "cancelled");
         assert_eq!(received.len(), count, "{received:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_ends_at_a_cancellation_gets_no_more_of_them() {
+    let fixture = fixture_with(test_server_config("a", true, 600)).await;
+    let client = fixture.session_client("/servers/a/mcp").await;
+    fixture.servers.hold_answers("a");
+    let mut first = client.call_for_events("5", "wait", "").await;
+    let mut left = client.call_for_events("6", "marked", r#","n":1"#).await;
+    fixture.servers.wait_for_message("a", "tools/call", 2).await;
+    assert_eq!(client.post(&cancellation("5", "die")).await.status(), 202);
+    assert_eq!(first.next_data().await, None);
+    // The next server answers the call that changes nothing.
+    let answer = parse_json(&left.next_data().await.unwrap());
+    assert_eq!(answer["result"]["n"], 1, "{answer}");
+    let mut second = client.call_for_events("7", "wait", "").await;
+    fixture.servers.wait_for_message("a", "\"wait\"", 2).await;
+    assert_eq!(client.post(&cancellation("7", "die")).await.status(), 202);
+    assert_eq!(second.next_data().await, None);
+    let answer = client.post_for_text(&tool_call_body("8", "echo", "")).await;
+    assert!(parse_json(&answer)["result"].is_object(), "{answer}");
+    let handshakes = fixture.servers.received_messages("a", "\"initialize\"");
+    assert_eq!(handshakes.len(), 2);
+    let log = fs::read_to_string(fixture.data.path().join("logs/a.log")).unwrap();
+    assert_eq!(log.matches("`cancel: false`").count(), 1, "{log}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_ends_for_another_reason_still_gets_cancellations() {
+    let fixture = fixture_with(test_server_config("a", true, 600)).await;
+    let client = fixture.session_client("/servers/a/mcp").await;
+    for count in [1, 2] {
+        let mut cancelled = client.call_for_events("5", "wait", "").await;
+        fixture
+            .servers
+            .wait_for_message("a", "\"wait\"", count)
+            .await;
+        assert_eq!(client.post(&cancellation("5", "stop")).await.status(), 202);
+        assert_eq!(cancelled.next_data().await, None);
+        fixture
+            .servers
+            .wait_for_message("a", "cancelled", count)
+            .await;
+        sleep(Duration::from_secs(3)).await;
+        let end = tool_call_body("6", "echo", r#","arguments":{"x":"die"}"#);
+        let answer = client.post_for_text(&end).await;
+        assert!(answer.contains("`a` failed"), "{answer}");
     }
 }

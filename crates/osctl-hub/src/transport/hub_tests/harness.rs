@@ -47,7 +47,10 @@ impl InProcessServer for TestServers {
             let mut pending_call = None;
             while let Some(line) = from.recv().await {
                 if servers.dies_of(&line) {
-                    servers.state().senders.remove(&name);
+                    let mut state = servers.state();
+                    state.senders.remove(&name);
+                    // The next server of the name answers.
+                    state.held_messages.remove(&name);
                     return;
                 }
                 servers.handle_line(&name, line, &sender, &mut pending_call);
