@@ -140,6 +140,25 @@ fn each_body_that_does_not_build_or_start_changes_nothing() {
         "entrypoint.sh:4: syntax error: unexpected end of file",
     );
     fails(
+        "desktop/openbox.xml",
+        "<openbox_config>\n<mouse>\n</openbox_config>\n",
+        "building",
+        "desktop/openbox.xml:3: mismatched tag",
+    );
+    fails(
+        "servers/lists/linux.json",
+        "{\"tools\": [\n{]}\n",
+        "building",
+        "servers/lists/linux.json:2: Expecting property name enclosed in double quotes",
+    );
+    write(&home, "servers/settings.toml", "[echo]\n");
+    fails(
+        "servers/settings.toml",
+        "[echo]\ntimes = \n",
+        "building",
+        "servers/settings.toml:2: Invalid value",
+    );
+    fails(
         "mcp.json",
         "{\"mcpServers\": [}",
         "building",

@@ -1,10 +1,13 @@
 """Prints `FILE:LINE: REASON` for each file of the body in `sys.argv[1]` that can't be parsed."""
 
 import ast
+import json
 import os
 import re
 import subprocess
 import sys
+import tomllib
+from xml.parsers import expat
 
 MAX_BYTES = 1 << 20
 
@@ -27,6 +30,44 @@ def check_bash(path):
         return f"{path}:{line}: {reason}"
 
 
+def not_decoded(path, text, error):
+    line = text.count(b"\n", 0, error.start) + 1
+    return f"{path}:{line}: {error.reason}"
+
+
+def check_json(path, text):
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        return f"{path}:{error.lineno}: {error.msg}"
+    except UnicodeDecodeError as error:
+        return not_decoded(path, text, error)
+
+
+def check_xml(path, text):
+    try:
+        expat.ParserCreate().Parse(text, True)
+    except expat.ExpatError as error:
+        return f"{path}:{error.lineno}: {expat.ErrorString(error.code)}"
+    except (LookupError, ValueError):  # an encoding that this parser does not have
+        return None
+
+
+def check_toml(path, text):
+    try:
+        tomllib.loads(text.decode())
+    except UnicodeDecodeError as error:
+        return not_decoded(path, text, error)
+    except tomllib.TOMLDecodeError as error:
+        # The place is `line 2, column 4` or `end of document`.
+        reason, _, place = str(error).rpartition(" (at ")
+        found = re.match(r"line (\d+)", place)
+        line = found[1] if found else text.count(b"\n") + 1
+        return f"{path}:{line}: {reason}"
+
+
+CHECKS = {".json": check_json, ".xml": check_xml, ".toml": check_toml}
+
 if not os.path.isdir(sys.argv[1]):  # the project has no body of its own
     sys.exit()
 os.chdir(sys.argv[1])
@@ -43,5 +84,7 @@ for folder, _, names in os.walk("."):
             problem = check_python(path, text)
         elif name.endswith(".sh") or re.search(rb"\b(ba)?sh$", first.strip()):
             problem = check_bash(path)
+        elif check := CHECKS.get(os.path.splitext(name)[1]):
+            problem = check(path, text)
         if problem is not None:
             print(problem)

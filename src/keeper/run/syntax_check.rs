@@ -1,4 +1,5 @@
-//! The check of the body's programs before a build: the running container's Python and bash parse the files.
+//! The check of the body's programs and data files before a build: the running container's Python and bash parse the
+//! files.
 //!
 //! The check finds mistakes soon and grants nothing: a container that does not answer, or answers wrongly, only loses
 //! the early message. The body that is built is the keeper's own copy.
