@@ -452,6 +452,7 @@ fn few_tools_are_listed_by_default_and_all_on_request() {
     for part in [
         "`os__execute_python_code`",
         "`/data/mcp.json`",
+        "`osctl add NAME` in `os__run_shell`",
         "--profile full",
     ] {
         assert!(instructions.contains(part), "{part} in {instructions}");

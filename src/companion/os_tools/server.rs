@@ -35,9 +35,10 @@ the session `default`; pass another `session` for separate variables. `list_sess
 Files: the user's project is in `/repo`. `search_files`, `find_files`, `edit_file` and `apply_patch` work there by \
 default, and on every other path.
 
-What persists: `/repo`, `/data`, `/root/host` (shared with the user) and packages of `install_package`. All other \
-files, also those in `/root`, are lost when the computer is replaced. Variables survive a planned replacement if \
-`cryo_store` can store them; background processes end.
+What persists: `/repo`, `/data`, `/root/host` (shared with the user) and packages of `install_package`. \
+`osctl add NAME` in `run_shell` keeps a package for the project's image. All other files, also those in `/root`, are \
+lost when the computer is replaced. Variables survive a planned replacement if `cryo_store` can store them; background \
+processes end.
 
 To add tools: write an MCP server into `/data/mcp.json`, such as {\"mcpServers\": {\"NAME\": {\"command\": \"npx\", \
 \"args\": [\"-y\", \"PACKAGE\"]}}}; its tools appear at once. To change the computer, edit `/repo/body/` (the user \
@@ -312,14 +313,17 @@ mod tests {
     }
 
     #[test]
-    fn the_instructions_name_only_tools_that_exist() {
+    fn the_instructions_name_only_tools_and_commands_that_exist() {
         let all = all_tools();
         let names = OS_INSTRUCTIONS.split('`').skip(1).step_by(2);
-        let names = names.filter(|name| name.contains('_'));
         let names: Vec<&str> = names.collect();
-        assert!(names.len() > 5, "{names:?}");
-        for name in names {
-            assert!(all.has_route(name), "{name}");
+        let tools: Vec<&&str> = names.iter().filter(|name| name.contains('_')).collect();
+        assert!(tools.len() > 5, "{tools:?}");
+        for tool in tools {
+            assert!(all.has_route(tool), "{tool}");
         }
+        let mut commands = names.clone();
+        commands.retain(|name| name.starts_with("osctl "));
+        assert_eq!(commands, ["osctl add NAME", "osctl init"]);
     }
 }
