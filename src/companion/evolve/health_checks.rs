@@ -31,7 +31,9 @@ const EVOLVE_PORT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The default port of VNC clients.
 const EVOLVE_VNC_PORT: u16 = 5900;
 
-/// How much longer than usual a service or server may take on a busy machine: all checks end within the keeper's limit.
+/// How much longer than usual a service or server may take on a busy machine. All checks end within the keeper's limit,
+/// so that the record names the check that hangs: with this factor, 45 s become 67.5 s of the 90 s that the keeper gives
+/// the checks of *verifying*; a factor of 2 would leave nothing.
 const MAX_LOAD_FACTOR: f64 = 1.5;
 
 /// The time limit on this machine now. A server that starts in ten seconds takes longer where several programs wait

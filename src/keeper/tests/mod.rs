@@ -11,4 +11,5 @@ mod failures;
 mod harness;
 mod interruptions;
 mod recovery;
+mod same_image;
 mod watch_period;

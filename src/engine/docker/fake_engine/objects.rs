@@ -104,6 +104,15 @@ pub(crate) struct FakeEngineObjects {
 }
 
 impl FakeEngineObjects {
+    /// The words of the latest command with this verb in any container.
+    pub(crate) fn last_command(&self, verb: &str) -> Option<Vec<String>> {
+        // The IDs ascend.
+        let mut commands = self.execs.values().rev().map(|(_, command, _)| command);
+        commands
+            .find(|command| command.get(1).is_some_and(|word| word == verb))
+            .cloned()
+    }
+
     /// An ID that no other object has.
     pub(super) fn new_id(&mut self) -> String {
         self.last_id += 1;
