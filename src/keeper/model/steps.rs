@@ -21,6 +21,8 @@ impl SwapModel {
             SwapOp::Quiesce => state.change(OLD_CONTAINER, |one| {
                 if one.phase == SwapPhase::Running {
                     (one.admission, one.has_work) = (SwapAdmission::Quiesced, false);
+                    // The keeper compares the later restarts.
+                    one.has_crashed = false;
                 }
             }),
             SwapOp::Pause => state.change(OLD_CONTAINER, |one| {
@@ -183,7 +185,8 @@ impl SwapModel {
             SwapOp::Pause => runs(OLD_CONTAINER),
             SwapOp::CheckPaused => {
                 let has_resumed = state.containers[OLD_CONTAINER].is_some_and(|one| {
-                    one.phase == SwapPhase::Paused && one.admission != SwapAdmission::Quiesced
+                    let is_paused = one.phase == SwapPhase::Paused;
+                    one.has_crashed || (is_paused && one.admission != SwapAdmission::Quiesced)
                 });
                 !has_resumed || self.swaps_a_resumed_container
             }
