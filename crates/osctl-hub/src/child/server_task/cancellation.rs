@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// A server that ends within this time after a cancellation has ended because of the cancellation.
-const CANCEL_EXIT_WINDOW: Duration = Duration::from_secs(2);
+const MAX_CANCEL_EXIT_DELAY: Duration = Duration::from_secs(2);
 
 const CANCEL_EXIT_WARNING: &str = "the server ended after a cancellation, so the hub sends no more cancellations to the server; `cancel: false` in the server's configuration avoids the first end";
 
@@ -37,7 +37,7 @@ impl ServerTask {
     /// Handles the loss of a server: records whether a cancellation caused it.
     pub(super) fn detect_end_at_cancel(&mut self) {
         let last_cancel = self.last_cancel.take();
-        let is_late = last_cancel.is_none_or(|cancel| cancel.elapsed() > CANCEL_EXIT_WINDOW);
+        let is_late = last_cancel.is_none_or(|cancel| cancel.elapsed() > MAX_CANCEL_EXIT_DELAY);
         // The message that finds a remote server restarted may be a cancellation.
         let is_remote = matches!(self.spec.config.transport, ServerTransport::Remote { .. });
         if is_late || is_remote || self.spec.ends_at_cancel.swap(true, Ordering::Relaxed) {
