@@ -45,7 +45,7 @@ pub(super) async fn check_load(
     }
     if let Ok(record) = cx.require_record() {
         let ports = record.ports.all().map(|port| port.to_string()).join(", ");
-        let hint = "`osctl restart` publishes the ports again";
+        let hint = "`osctl up` publishes the ports again";
         let verb = if has_ports { "are" } else { "are not all" };
         let detail = format!("{ports} {verb} published");
         add("ports", detail, (!has_ports).then_some(hint));
