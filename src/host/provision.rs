@@ -249,6 +249,7 @@ async fn start_daemon(folders: &Folders, progress: &dyn EngineProgress) -> Resul
             child: None,
         });
     }
+    remove_stale_pid_files(Path::new("/var/run"), Path::new("/proc"));
     ensure_private_folder(&folders.state)?;
     let path = folders.state.join("dockerd.log");
     let log = OpenOptions::new().create(true).append(true).open(&path)?;
@@ -266,6 +267,26 @@ async fn start_daemon(folders: &Folders, progress: &dyn EngineProgress) -> Resul
         log_offset: before,
         child: Some(child),
     })
+}
+
+/// Removes the files in which a killed engine left the ids of its processes, if other processes have these ids now.
+/// With such a file, the engine takes the other process for a running engine and does not start.
+fn remove_stale_pid_files(run: &Path, processes: &Path) {
+    let files = [
+        ("docker.pid", "dockerd"),
+        ("docker/containerd/containerd.pid", "containerd"),
+    ];
+    for (file, program) in files {
+        let path = run.join(file);
+        let Ok(pid) = fs::read_to_string(&path) else {
+            continue;
+        };
+        let name = fs::read_to_string(processes.join(pid.trim()).join("comm"));
+        if name.unwrap_or_default().trim() != program {
+            // If the file stays, the engine's log says so.
+            let _ = fs::remove_file(&path);
+        }
+    }
 }
 
 /// How an interrupt of osctl affects a command.
@@ -359,7 +380,9 @@ pub(super) async fn run_with_progress(
 
 #[cfg(test)]
 mod tests {
-    use super::{InterruptPolicy, StartedDaemon, is_apt_locked, run_with_progress};
+    use super::{
+        InterruptPolicy, StartedDaemon, is_apt_locked, remove_stale_pid_files, run_with_progress,
+    };
     use crate::engine::EngineProgress;
     use parking_lot::Mutex;
     use std::fs;
@@ -381,6 +404,30 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
         command
+    }
+
+    #[test]
+    fn pid_files_of_ended_engines_are_removed() {
+        let run = tempfile::tempdir().unwrap();
+        let processes = tempfile::tempdir().unwrap();
+        let containerd = run.path().join("docker/containerd");
+        fs::create_dir_all(&containerd).unwrap();
+        fs::write(run.path().join("docker.pid"), "7").unwrap();
+        fs::write(containerd.join("containerd.pid"), "8\n").unwrap();
+        for (pid, program) in [("7", "kworker"), ("8", "containerd")] {
+            fs::create_dir(processes.path().join(pid)).unwrap();
+            fs::write(
+                processes.path().join(pid).join("comm"),
+                format!("{program}\n"),
+            )
+            .unwrap();
+        }
+        remove_stale_pid_files(run.path(), processes.path());
+        assert!(!run.path().join("docker.pid").exists());
+        assert!(containerd.join("containerd.pid").exists());
+        fs::remove_dir_all(processes.path().join("8")).unwrap();
+        remove_stale_pid_files(run.path(), processes.path());
+        assert!(!containerd.join("containerd.pid").exists());
     }
 
     #[test]

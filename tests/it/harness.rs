@@ -56,6 +56,8 @@ fn engine_with_containers() -> bool {
     let containers = fs::read_dir("/var/lib/docker/containers");
     if !answers() && containers.is_ok_and(|mut found| found.next().is_some()) {
         START.call_once(|| {
+            // Another process may have the id of the killed engine by now.
+            let _ = fs::remove_file("/var/run/docker.pid");
             let mut daemon = Command::new("setsid");
             daemon.args(["--fork", "dockerd"]).stdin(Stdio::null());
             daemon.stdout(Stdio::null()).stderr(Stdio::null());
