@@ -221,11 +221,11 @@ fn report_restored(from: &RestoredFrom, cx: &CommandContext) {
     match from.lost_unexpectedly {
         0 => cx.ui.print_message(from.describe()),
         1 => cx.ui.print_warning(format!(
-            "1 variable that was stored as saved was not restored; {}",
+            "1 variable is lost or differs from the store; {}",
             from.describe()
         )),
         lost => cx.ui.print_warning(format!(
-            "{lost} variables that were stored as saved were not restored; {}",
+            "{lost} variables are lost or differ from the store; {}",
             from.describe()
         )),
     }

@@ -86,7 +86,7 @@ impl SessionStatus {
         Some(source)
     }
 
-    /// Whether variables are lost that the store had called saved, or a recipe.
+    /// Whether variables that the store kept are lost, or came back with an unreported difference.
     fn has_unexpected_loss(&self) -> bool {
         self.restored_from
             .as_ref()

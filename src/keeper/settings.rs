@@ -1,4 +1,4 @@
-//! The paths in the keeper's container.
+//! Settings of the keeper: the paths in its container, and its own image.
 
 use crate::protocol::evolve::{AGENT_SOCKET_FOLDER, KEEPER_IMAGE_VARIABLE};
 use std::env;

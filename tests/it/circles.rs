@@ -1,8 +1,8 @@
-//! The law against circles: no part of a folder imports itself by way of other parts.
+//! Checks that the parts of a folder have no import cycles, except those in [`KNOWN_CIRCLES`].
 //!
 //! A part is a file or folder directly in one of [`FOLDERS`]. The scan reads `use` declarations and paths in code. A
-//! name that the folder's `mod.rs` or `lib.rs` re-exports counts as an import of the part that defines the name; any other name of
-//! `mod.rs` counts as an import of `mod.rs`, which imports every part.
+//! name that the folder's `mod.rs` or `lib.rs` re-exports counts as an import of the part that defines the name; any
+//! other name of `mod.rs` counts as an import of `mod.rs`, which imports every part.
 
 use crate::laws::{Source, sources};
 use crate::trials;

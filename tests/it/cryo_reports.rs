@@ -127,7 +127,7 @@ fn a_reload_with_losses_exits_with_1_and_is_listed() {
     let ran = home.run(["cryo", "reload", "--session", "kept-losses"]);
     assert_eq!(ran.code, 1, "{ran:?}");
     for words in [
-        "were not restored",
+        "variables are lost or differ from the store",
         "`a` (",
         "kept_module",
         "1 run since then",
@@ -291,7 +291,7 @@ fn a_restart_reports_restored_variables() {
     assert!(ran.stderr.contains(words), "{ran:?}");
     assert!(
         ran.stderr
-            .contains("; no runs since then; 1 lost: `g` (a generator"),
+            .contains("; no runs since then; 1 lost or different: `g` (a generator"),
         "{ran:?}"
     );
     assert!(
@@ -353,7 +353,7 @@ fn a_restart_that_loses_a_saved_variable_exits_with_1() {
     assert_eq!(home.api().exec(code)["status"], "completed");
     let ran = home.run(["restart"]);
     assert_eq!(ran.code, 1, "{ran:?}");
-    for words in ["1 lost: `e` (", "it is of another process", "is healthy"] {
+    for words in ["1 lost or different: `e` (", "it is of another process", "is healthy"] {
         assert!(format!("{ran:?}").contains(words), "{words}: {ran:?}");
     }
     let reply = home.api().exec("d");

@@ -90,7 +90,7 @@ fn a_restart_restores_what_the_receipt_promised() {
         assert_eq!(verdict(name), "saved", "{name}: {reply}");
     }
     let ran = home.ok(["restart"]);
-    for words in ["1 lost: `page` (", "; `half` is altered: "] {
+    for words in ["1 lost or different: `page` (", "; `half` is altered: "] {
         assert!(ran.stderr.contains(words), "{words}: {ran:?}");
     }
     let api = home.api();

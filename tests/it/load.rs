@@ -70,8 +70,9 @@ fn serve(first: usize, count: usize, growth: u64) {
         }
     };
     send(first);
-    // A leak grows in every round. What an allocator keeps grows in one round, and is used again in the next:
-    // the limit is far above it for a leak of 100 bytes a request in the long run, and of 1 KiB in the short.
+    // A leak grows in every round. What an allocator keeps grows in one round, and is used again in the next: the
+    // limit is lower than the growth from a leak of 100 bytes per request in the long run, or about equal to a leak of
+    // 1 KiB per request in the short run.
     let mut seen = vec![memory(home)];
     for _ in 0..ROUNDS {
         send(count);

@@ -11,7 +11,7 @@ use subtle::ConstantTimeEq;
 /// Maximum length of a nonce.
 pub const MAX_NONCE_BYTES: usize = 128;
 
-/// The digest of a token; the container receives only the digest.
+/// The SHA-256 digest of a text as hexadecimal digits. The container receives only this digest of the token.
 pub fn sha256_fingerprint(token: &str) -> String {
     hex(Sha256::digest(token.as_bytes()))
 }

@@ -30,7 +30,8 @@ pub struct RestoredFrom {
     pub variables: u64,
     /// Variables that were lost, or that came back with a difference that the receipt of the store does not name.
     pub lost_count: u64,
-    /// Lost variables that the receipt of the store promised; one of them may be there and differ, as `why` describes.
+    /// Variables of `lost_count` whose verdict in the store was not `lost`. A variable that came back different is
+    /// counted; `why` names the difference.
     pub lost_unexpectedly: u64,
     /// The first 50 lost variables; those counted in `lost_unexpectedly` come first.
     pub lost: Vec<LostVariable>,
@@ -48,7 +49,7 @@ pub struct RestoredFrom {
 pub struct LostVariable {
     pub name: String,
     pub why: Option<String>,
-    /// Whether the receipt of the store promised the variable.
+    /// Whether the verdict of the store was not `lost`.
     pub was_saved: bool,
 }
 
@@ -66,7 +67,7 @@ pub struct LastReload {
     pub time: f64,
     /// The session that received the variables.
     pub session: String,
-    /// Variables that the receipt of the store promised, and that were lost or came back different.
+    /// Variables whose verdict in the store was not `lost`, and that were lost or came back different.
     pub lost_count: u64,
     /// The first 50 of these variables.
     pub lost: Vec<LostVariable>,
@@ -83,7 +84,7 @@ impl RestoredFrom {
             self.describe_runs()
         );
         if self.lost_count > 0 {
-            words += &format!("; {} lost: {}", self.lost_count, self.describe_losses());
+            words += &format!("; {} lost or different: {}", self.lost_count, self.describe_losses());
         }
         for SkippedGeneration { generation, why } in &self.skipped {
             words += &format!("; generation {generation} could not be reloaded: {why}");
@@ -178,7 +179,7 @@ mod tests {
             generation: 5,
             why: "its manifest can't be read".into(),
         }];
-        let end = "; 9 lost: `v0` (a generator), `v1`, `v2`, `v3`, `v4` and 4 more; generation 5 could not be reloaded: its manifest can't be read";
+        let end = "; 9 lost or different: `v0` (a generator), `v1`, `v2`, `v3`, `v4` and 4 more; generation 5 could not be reloaded: its manifest can't be read";
         assert!(from.describe().ends_with(end), "{}", from.describe());
     }
 

@@ -202,9 +202,10 @@ pub(super) struct RestoredEntry {
     runs_after_is_estimate: bool,
     /// Variables that were restored.
     variable_count: u64,
-    /// Variables that were lost.
+    /// Variables that were lost, or that came back with a difference that the receipt of the store does not name.
     lost_count: u64,
-    /// Lost variables that the receipt of the store promised; one of them may be there and differ, as `why` describes.
+    /// Variables of `lost_count` whose verdict in the store was not `lost`. A variable that came back different is
+    /// counted; `why` names the difference.
     unexpected_loss_count: u64,
     /// The first 50 lost variables; those counted in `unexpected_loss_count` come first.
     lost: Vec<LostVariable>,

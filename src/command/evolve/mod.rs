@@ -45,7 +45,7 @@ struct EvolveBeginArgs {
     /// Build and test only; keep the current container
     #[arg(long)]
     dry_run: bool,
-    /// Replace the container even if nothing has changed
+    /// Replace the container even if nothing has changed, without a check of the body's syntax
     #[arg(long)]
     rebuild: bool,
     /// Return after the start; do not wait for the end
