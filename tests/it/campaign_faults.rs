@@ -144,7 +144,6 @@ pub(crate) fn harm(
                 &format!("\"\"\"Body {draw}.\"\"\"\n"),
             );
             let ran = home.run(["evolve"]);
-            assert_history_matches(home, "evolve");
             // A busy engine may fail to pause the container, which then keeps its memory.
             let is_back = ran.code == 1 && ran.stderr.contains("the old image runs again");
             let hit = if is_back { Vec::new() } else { all };
