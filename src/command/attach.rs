@@ -66,7 +66,7 @@ enum FollowedRun {
 }
 
 async fn follow_id(client: &CompanionClient, id: &str, offset: u64) -> Result<FollowedRun> {
-    match client.open_run_events(id, offset).await {
+    match client.follow_run(id, offset).await {
         Err(error) if is_unknown(&error) => match client.follow_shell(id, offset).await {
             Err(other) if is_unknown(&other) => Err(error),
             found => Ok(FollowedRun::Command(found?)),

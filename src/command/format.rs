@@ -32,15 +32,17 @@ pub(super) fn parse_time(text: &str) -> Option<f64> {
 
 /// Formats a time in seconds since 1970 for people, in local time.
 pub(super) fn format_time(seconds: f64) -> String {
-    let time = DateTime::from_timestamp_millis((seconds * 1e3) as i64).unwrap_or_default();
-    let time = time.with_timezone(&Local);
-    time.format("%m-%d %H:%M:%S").to_string()
+    local_time(seconds).format("%m-%d %H:%M:%S").to_string()
 }
 
 /// Formats a time in seconds since 1970 as the local time of its day.
 pub(super) fn format_time_of_day(seconds: f64) -> String {
+    local_time(seconds).format("%H:%M:%S").to_string()
+}
+
+fn local_time(seconds: f64) -> DateTime<Local> {
     let time = DateTime::from_timestamp_millis((seconds * 1e3) as i64).unwrap_or_default();
-    time.with_timezone(&Local).format("%H:%M:%S").to_string()
+    time.with_timezone(&Local)
 }
 
 /// The ID of an image for people: the algorithm and the first 12 digits, as `docker images` shows them.

@@ -8,6 +8,7 @@ use crate::protocol::kernel::{ExecReply, Execute, RunEvent, RunEventKind};
 use crate::protocol::shell::{ShellReply, ShellRequest};
 use reqwest::header::ACCEPT;
 use reqwest::{Method, Response};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -23,12 +24,7 @@ impl CompanionClient {
     /// Starts a run and follows it. The request needs an id, by which the client finds the run again after a lost
     /// connection.
     pub(crate) async fn execute(&self, request: &Execute) -> Result<ClientRunEvents> {
-        let response = self.build_request(Method::POST, "/exec", Some(request));
-        let response = self
-            .send_request(response.header(ACCEPT, CLIENT_NDJSON_TYPE))
-            .await?;
-        let path = format!("/exec/{}", request.id.as_deref().unwrap_or_default());
-        Ok(ClientRunEvents::new(self.clone(), path, 0, response))
+        self.post_run("/exec", request.id.as_deref(), request).await
     }
 
     /// Starts a shell command and follows it. The request needs an id, too.
@@ -36,12 +32,13 @@ impl CompanionClient {
         &self,
         command: &ShellRequest,
     ) -> Result<ClientRunEvents<ShellReply>> {
-        let response = self.build_request(Method::POST, "/shell", Some(command));
-        let response = self
-            .send_request(response.header(ACCEPT, CLIENT_NDJSON_TYPE))
-            .await?;
-        let path = format!("/shell/{}", command.id.as_deref().unwrap_or_default());
-        Ok(ClientRunEvents::new(self.clone(), path, 0, response))
+        self.post_run("/shell", command.id.as_deref(), command)
+            .await
+    }
+
+    /// Follows a run from event number `from`.
+    pub(crate) async fn follow_run(&self, id: &str, from: u64) -> Result<ClientRunEvents> {
+        self.follow_path(format!("/exec/{id}"), from).await
     }
 
     /// Follows a shell command from event number `from`.
@@ -50,14 +47,28 @@ impl CompanionClient {
         id: &str,
         from: u64,
     ) -> Result<ClientRunEvents<ShellReply>> {
-        let path = format!("/shell/{id}");
-        let response = self.open_events(&path, from).await?;
-        Ok(ClientRunEvents::new(self.clone(), path, from, response))
+        self.follow_path(format!("/shell/{id}"), from).await
     }
 
-    /// Opens the events of a run from number `from`.
-    pub(crate) async fn open_run_events(&self, id: &str, from: u64) -> Result<ClientRunEvents> {
-        let path = format!("/exec/{id}");
+    async fn post_run<T: Serialize, R: DeserializeOwned>(
+        &self,
+        path: &str,
+        id: Option<&str>,
+        request: &T,
+    ) -> Result<ClientRunEvents<R>> {
+        let response = self.build_request(Method::POST, path, Some(request));
+        let response = self
+            .send_request(response.header(ACCEPT, CLIENT_NDJSON_TYPE))
+            .await?;
+        let path = format!("{path}/{}", id.unwrap_or_default());
+        Ok(ClientRunEvents::new(self.clone(), path, 0, response))
+    }
+
+    async fn follow_path<R: DeserializeOwned>(
+        &self,
+        path: String,
+        from: u64,
+    ) -> Result<ClientRunEvents<R>> {
         let response = self.open_events(&path, from).await?;
         Ok(ClientRunEvents::new(self.clone(), path, from, response))
     }

@@ -353,7 +353,11 @@ fn a_restart_that_loses_a_saved_variable_exits_with_1() {
     assert_eq!(home.api().exec(code)["status"], "completed");
     let ran = home.run(["restart"]);
     assert_eq!(ran.code, 1, "{ran:?}");
-    for words in ["1 lost or different: `e` (", "it is of another process", "is healthy"] {
+    for words in [
+        "1 lost or different: `e` (",
+        "it is of another process",
+        "is healthy",
+    ] {
         assert!(format!("{ran:?}").contains(words), "{words}: {ran:?}");
     }
     let reply = home.api().exec("d");

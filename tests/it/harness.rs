@@ -211,6 +211,16 @@ impl Home {
         self.api_at("mcp")
     }
 
+    /// The memory of the companion in KiB, without the pages of files, which come and go.
+    pub(crate) fn companion_memory_kib(&self) -> u64 {
+        let script = "for each in /proc/[0-9]*; do \
+            if tr '\\0' ' ' < $each/cmdline 2>/dev/null | grep -q 'osctl companion'; then \
+            awk '/RssAnon/ {print $2}' $each/status; fi; done";
+        let shown = self.ok(["shell", script]).stdout;
+        let numbers = shown.lines().map(|line| line.parse().unwrap());
+        numbers.max().unwrap_or_else(|| panic!("{shown}"))
+    }
+
     fn api_at(&self, endpoint: &str) -> Api {
         let status = self.json(["status"]);
         let address = status["endpoints"][endpoint]

@@ -220,23 +220,13 @@ fn the_hubs_port_needs_the_token_like_the_kernels_port() {
     );
 }
 
-/// The memory of the companion in KiB, without the pages of files.
-fn companion_memory(home: &Home) -> u64 {
-    let script = "for each in /proc/[0-9]*; do \
-        if tr '\\0' ' ' < $each/cmdline 2>/dev/null | grep -q 'osctl companion'; then \
-        awk '/RssAnon/ {print $2}' $each/status; fi; done";
-    let shown = home.ok(["shell", script]).stdout;
-    let numbers = shown.lines().map(|line| line.parse().unwrap());
-    numbers.max().unwrap_or_else(|| panic!("{shown}"))
-}
-
 fn memory_of_large_answers_is_given_back() {
     const ANSWER_BYTES: usize = 32 << 20;
     const MAX_GROWTH_KIB: u64 = 8 << 10;
     let home = servers();
     let client = Client::new("/servers/filesystem/mcp");
     client.tool("list_allowed_directories", json!({}));
-    let before = companion_memory(home);
+    let before = home.companion_memory_kib();
     let file = home.files().join("large.txt");
     fs::write(&file, "0123456789abcde\n".repeat(ANSWER_BYTES / 16)).unwrap();
     for _ in 0..3 {
@@ -248,7 +238,7 @@ fn memory_of_large_answers_is_given_back() {
     // The client still has its session.
     let hub = home.hub();
     hub.until_within(4 * TEST_TIMEOUT, "the return of the memory", |_| {
-        (companion_memory(home) < before + MAX_GROWTH_KIB).then_some(())
+        (home.companion_memory_kib() < before + MAX_GROWTH_KIB).then_some(())
     });
 }
 

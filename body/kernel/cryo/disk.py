@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 CHUNK_BYTES = 8 << 20
 """Bytes of one write: between two writes, interrupts are raised and progress is reported."""
 PART_SUFFIX = ".part"
+LIMIT_ERRORS = (errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+"""The limits of a process that a mapping may reach."""
 
 Moved = Callable[[int], None]
 """Called with the number of bytes moved since the last call."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import mmap
 import os
@@ -12,11 +11,9 @@ from typing import Any
 
 import xxhash
 
-from .disk import CHUNK_BYTES, Damaged, Moved, Piece, import_zstd
+from .disk import CHUNK_BYTES, LIMIT_ERRORS, Damaged, Moved, Piece, import_zstd
 
 _GATHER = 1 << 20
-_LIMITS = (errno.ENOMEM, errno.EMFILE, errno.ENFILE)
-"""The limits of a process that a mapping may reach."""
 
 
 class Reader:
@@ -74,7 +71,7 @@ class Reader:
         try:
             return memoryview(mmap.mmap(self._fd, 0, access=mmap.ACCESS_COPY))
         except OSError as error:
-            if error.errno in _LIMITS:  # the bytes are whole
+            if error.errno in LIMIT_ERRORS:  # the bytes are whole
                 raise MemoryError(f"`{self._name}` can't be mapped: {error.strerror}") from None
             raise
 

@@ -15,14 +15,14 @@ from typing import Any, ClassVar
 from ..encode import text_of
 from ..variables import type_name
 from . import make
-from .disk import Damaged
+from .disk import LIMIT_ERRORS, Damaged
 from .receipt import summarize_error
 
 _ATOMS = frozenset({str, bytes, int, float, complex, bool, type(None)})
 _BASE = pickle._Unpickler
 FATAL = (KeyboardInterrupt, Damaged)
 """The exceptions that end the loading instead of one variable."""
-_PROCESS_ERRORS = (errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN)
+_PROCESS_ERRORS = (*LIMIT_ERRORS, errno.EAGAIN)
 _FORK = re.compile(r"\bfork(s|ed|ing|-safe)?\b", re.IGNORECASE)
 """Libraries that refuse a forked process, such as CUDA, name it."""
 

@@ -84,7 +84,11 @@ impl RestoredFrom {
             self.describe_runs()
         );
         if self.lost_count > 0 {
-            words += &format!("; {} lost or different: {}", self.lost_count, self.describe_losses());
+            words += &format!(
+                "; {} lost or different: {}",
+                self.lost_count,
+                self.describe_losses()
+            );
         }
         for SkippedGeneration { generation, why } in &self.skipped {
             words += &format!("; generation {generation} could not be reloaded: {why}");

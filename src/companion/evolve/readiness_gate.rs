@@ -142,13 +142,11 @@ mod tests {
         wait_not_replaced, wait_until_verified,
     };
     use crate::companion::admission::{AdmissionControl, ListenerKind};
-    use crate::protocol::evolve::{EvolveStage, EvolveStatus, KeeperReply};
+    use crate::companion::evolve::tests::fake_keeper::FakeStatusKeeper;
+    use crate::protocol::evolve::EvolveStage;
     use std::path::{Path, PathBuf};
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::time::Duration;
     use tempfile::TempDir;
-    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
     use tokio::net::UnixListener;
     use tokio::task::JoinHandle;
     use tokio::time::{Instant, sleep, timeout};
@@ -158,57 +156,18 @@ mod tests {
     /// Longer than a keeper takes to verify a container.
     const LONG_RUN: Duration = Duration::from_secs(150);
 
-    /// A keeper that reports whether it places a container.
-    #[derive(Default)]
-    struct FakeStatusKeeper {
-        is_deploying: AtomicBool,
-        /// Whether the keeper accepts connections and never replies.
-        is_silent: AtomicBool,
-        request_count: AtomicUsize,
-    }
-
-    fn start_fake_keeper(socket: &Path) -> (Arc<FakeStatusKeeper>, JoinHandle<()>) {
-        let listener = UnixListener::bind(socket).unwrap();
-        let keeper = Arc::new(FakeStatusKeeper::default());
-        keeper.is_deploying.store(true, Ordering::SeqCst);
-        let fake_keeper = keeper.clone();
-        let task = tokio::spawn(async move {
-            let mut unanswered = Vec::new();
-            loop {
-                let (mut stream, _) = listener.accept().await.unwrap();
-                if fake_keeper.is_silent.load(Ordering::SeqCst) {
-                    unanswered.push(stream);
-                    continue;
-                }
-                let mut line = String::new();
-                let mut reader = BufReader::new(&mut stream);
-                reader.read_line(&mut line).await.unwrap();
-                // Close the connection of a client that follows the run.
-                if !line.contains("status") {
-                    continue;
-                }
-                fake_keeper.request_count.fetch_add(1, Ordering::SeqCst);
-                let is_deploying = fake_keeper.is_deploying.load(Ordering::SeqCst);
-                let status = EvolveStatus {
-                    evolve_in_progress: is_deploying,
-                    latest_status: (!is_deploying).then_some(EvolveStage::RolledBack),
-                    restart_pending: is_deploying,
-                    latest_run: "20261120-193600".parse().ok(),
-                    ..EvolveStatus::default()
-                };
-                let answer = serde_json::to_string(&KeeperReply::Status(status)).unwrap();
-                let answer = format!("{answer}\n");
-                stream.write_all(answer.as_bytes()).await.unwrap();
-            }
-        });
+    /// Starts a keeper that places a container.
+    fn start_fake_keeper(socket: &Path) -> (FakeStatusKeeper, JoinHandle<()>) {
+        let (keeper, task) = FakeStatusKeeper::start_with_task(socket);
+        keeper.begin_deploy();
         (keeper, task)
     }
 
     /// Waits for two more status requests.
     async fn wait_more_requests(keeper: &FakeStatusKeeper) {
-        let twice_more = keeper.request_count.load(Ordering::SeqCst) + 2;
+        let twice_more = keeper.request_count() + 2;
         let waited = timeout(Duration::from_secs(60), async {
-            while keeper.request_count.load(Ordering::SeqCst) < twice_more {
+            while keeper.request_count() < twice_more {
                 sleep(Duration::from_millis(5)).await;
             }
         });
@@ -255,7 +214,7 @@ mod tests {
     }
 
     struct FakeKeeperTask {
-        keeper: Arc<FakeStatusKeeper>,
+        keeper: FakeStatusKeeper,
         task: JoinHandle<()>,
     }
 
@@ -275,7 +234,7 @@ mod tests {
             assert!(!container.is_open(), "the run has not ended");
             match says_so {
                 true => container.gate.mark_verified(),
-                false => fake.keeper.is_deploying.store(false, Ordering::SeqCst),
+                false => fake.keeper.end_run(EvolveStage::RolledBack),
             }
             container.waiter.await.unwrap();
             assert!(container.gate.admit(ListenerKind::Outside).is_some());
@@ -296,7 +255,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_keeper_that_accepts_and_stays_silent_closes_the_gate_for_30_s_at_most() {
         let (_folder, _socket, container, fake) = start_verifying().await;
-        fake.keeper.is_silent.store(true, Ordering::SeqCst);
+        fake.keeper.stop_replying();
         let time = container.open_time().await;
         assert!(time < MAX_CLOSED, "{time:?}");
     }
@@ -311,7 +270,7 @@ mod tests {
         // The next keeper rolls the container back: no request may be accepted until then.
         sleep(LONG_RUN).await;
         assert!(!container.is_open());
-        next.is_deploying.store(false, Ordering::SeqCst);
+        next.end_run(EvolveStage::RolledBack);
         assert!(container.open_time().await < Duration::from_secs(1));
     }
 
@@ -345,7 +304,7 @@ mod tests {
         let (next, task) = start_fake_keeper(&socket);
         wait_more_requests(&next).await;
         assert!(!waiter.is_finished());
-        next.is_deploying.store(false, Ordering::SeqCst);
+        next.end_run(EvolveStage::RolledBack);
         waiter.await.unwrap();
         assert_eq!(find_current_run(&socket).await, None);
         task.abort();

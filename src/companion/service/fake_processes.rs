@@ -4,7 +4,7 @@
 //! runtime runs.
 
 use super::declaration::{ServiceDeclaration, ServiceProbe};
-use super::{ServiceFunctions, SpawnService};
+use super::{ServiceFunctions, ServiceStatus, SpawnService};
 use crate::companion::tests::clock::{advance, settle};
 use crate::companion::tests::fake_supervisor::FakeSupervisor;
 use crate::supervise::{Supervisor, SupervisorEvent};
@@ -113,6 +113,21 @@ pub(crate) async fn start_needed() -> Vec<FakeService> {
         services.push(service);
     }
     services
+}
+
+/// Takes the service of this name out of `services`.
+pub(crate) fn take_service(services: &mut Vec<FakeService>, name: &str) -> FakeService {
+    let at = services.iter().position(|service| service.name == name);
+    services.remove(at.unwrap())
+}
+
+/// Name and state of each service.
+pub(crate) fn describe_states(services: &[ServiceStatus]) -> String {
+    let states = services.iter().map(|service| {
+        assert_eq!(service.ready, service.detail == "ready");
+        format!("{}: {}", service.name, service.detail)
+    });
+    states.collect::<Vec<_>>().join("; ")
 }
 
 impl FakeService {

@@ -5,7 +5,7 @@ use crate::companion::desktop::idle::DesktopMode;
 use crate::companion::desktop::{Desktop, DesktopLease, DesktopRefusal, DesktopSettings};
 use crate::companion::display::fake_display::FakeDisplay;
 use crate::companion::service::fake_processes::{
-    FakeService, fake_service_functions, start_needed,
+    FakeService, describe_states, fake_service_functions, start_needed,
 };
 use crate::companion::tests::clock::{StoppedClock, advance, assert_all_ended, settle};
 use futures_util::FutureExt;
@@ -166,9 +166,7 @@ impl DesktopHarness {
     /// Name and state of each service.
     pub(super) fn states(&self) -> String {
         let (services, _) = self.desktop.health();
-        let states = services.iter();
-        let states = states.map(|service| format!("{}: {}", service.name, service.detail));
-        states.collect::<Vec<_>>().join("; ")
+        describe_states(&services)
     }
 
     /// The companion ends.

@@ -2,14 +2,9 @@
 
 use super::harness::{DesktopHarness, UserRequest, now};
 use crate::companion::desktop::DesktopRefusal;
-use crate::companion::service::fake_processes::{FakeService, expect_started, start_needed};
+use crate::companion::service::fake_processes::{expect_started, start_needed, take_service};
 use crate::companion::tests::clock::{advance, advance_seconds, settle};
 use std::time::Duration;
-
-fn take_service(services: &mut Vec<FakeService>, name: &str) -> FakeService {
-    let at = services.iter().position(|service| service.name == name);
-    services.remove(at.unwrap())
-}
 
 #[tokio::test(start_paused = true)]
 async fn each_service_that_ends_while_a_user_is_connected_restarts() {

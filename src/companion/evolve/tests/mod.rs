@@ -4,7 +4,7 @@
 //! The tests in real containers prove what is stored. These tests prove when a quiesce waits, fails, interrupts code
 //! and ends again.
 
-mod fake_keeper;
+pub(super) mod fake_keeper;
 mod harness;
 mod leases;
 mod quiesces;

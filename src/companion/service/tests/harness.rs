@@ -1,11 +1,10 @@
 //! Services with their tasks, and the text that describes their states.
 
 use crate::companion::service::fake_processes::{
-    FakeService, expect_started, fake_service_functions,
+    FakeService, describe_states, expect_started, fake_service_functions,
 };
 use crate::companion::service::{ServiceDeclarations, ServiceNeed, Services};
 use crate::companion::tests::clock::{StoppedClock, assert_all_ended, settle};
-use std::fmt::Write;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -73,13 +72,7 @@ impl ServiceHarness {
 
     /// Name and state of each service.
     pub(super) fn states(&self) -> String {
-        let mut states = String::new();
-        for service in self.services.list_services() {
-            let separator = if states.is_empty() { "" } else { "; " };
-            write!(states, "{separator}{}: {}", service.name, service.detail).unwrap();
-            assert_eq!(service.ready, service.detail == "ready");
-        }
-        states
+        describe_states(&self.services.list_services())
     }
 
     /// The companion ends.

@@ -2,13 +2,8 @@
 
 use super::harness::{ALL_SERVICES, ServiceHarness};
 use crate::companion::service::ServiceNeed;
-use crate::companion::service::fake_processes::{FakeService, start_needed};
+use crate::companion::service::fake_processes::{start_needed, take_service};
 use crate::companion::tests::clock::settle;
-
-fn take_service(services: &mut Vec<FakeService>, name: &str) -> FakeService {
-    let at = services.iter().position(|service| service.name == name);
-    services.remove(at.unwrap())
-}
 
 #[tokio::test(start_paused = true)]
 async fn each_service_ends_before_the_services_that_it_needs() {
