@@ -62,6 +62,15 @@ struct RunStoreInner {
 }
 
 impl RunStore {
+    /// The synced bytes of each segment of this companion.
+    #[cfg(test)]
+    fn synced_bytes(&self) -> std::collections::BTreeMap<std::path::PathBuf, u64> {
+        let inner = self.0.as_ref();
+        inner
+            .map(|inner| inner.shared.synced_bytes.lock().clone())
+            .unwrap_or_default()
+    }
+
     /// Starts this companion's journal with the runs of earlier journals. If the disk can't be written, runs are not
     /// durable; this is not an error.
     pub(crate) fn open(retained_runs: &RetainedRuns) -> Self {

@@ -54,6 +54,9 @@ pub(super) struct RunStoreShared {
     pub(super) removed_ids: Mutex<RemovedIds>,
     /// Number of records that are on the disk or have failed.
     settled_position: watch::Sender<u64>,
+    /// Synced bytes of each segment: what a loss of power leaves.
+    #[cfg(test)]
+    pub(super) synced_bytes: Mutex<std::collections::BTreeMap<PathBuf, u64>>,
 }
 
 #[derive(Debug, Default)]
@@ -123,6 +126,8 @@ impl RunStoreShared {
             has_failed: AtomicBool::new(false),
             removed_ids: Mutex::default(),
             settled_position: watch::Sender::new(0),
+            #[cfg(test)]
+            synced_bytes: Mutex::default(),
         }
     }
 

@@ -163,6 +163,11 @@ impl RunStoreWriter {
             // The content of the file is unknown now.
             self.current_file = None;
         }
+        #[cfg(test)]
+        if synced.is_ok() {
+            let current = self.segments.back().map(|s| (s.path.clone(), s.bytes));
+            self.shared.synced_bytes.lock().extend(current);
+        }
         synced
     }
 

@@ -1,16 +1,17 @@
 //! The real journal, driven through the traces of the model up to what a client reads after the crashes.
 //!
-//! The model's writes and syncs are left out: the code itself waited for all bytes that are on the disk. An
-//! acknowledgement that no longer follows the sync fails here.
+//! The model's writes and syncs are left out: the code itself waited for all bytes that are on the disk. A loss of power
+//! leaves the synced bytes of each segment. An acknowledgement that no longer follows the sync fails here.
 
 use super::{RUN_MODEL_RUNS, RunModelAction, RunModelClient, RunModelOrder, RunModelState};
 use crate::companion::runs::store::RunStore;
+use crate::companion::runs::store::writer::SEGMENT_FILE_PREFIX;
 use crate::companion::runs::{RetainedRuns, RunRegistry, TrackedRun};
 use crate::model_checker::assert_holds;
 use crate::protocol::kernel::{Execute, KernelReport, KernelState, RunStatus};
-use std::collections::BTreeSet;
-use std::fs;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, OpenOptions};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Number of traces that are replayed.
@@ -37,6 +38,8 @@ struct RealRunJournal {
     executions: [u8; RUN_MODEL_RUNS],
     /// The id that the second client received.
     generated_id: Option<String>,
+    /// Synced bytes of the segments of all companions, by path in the folder.
+    synced_bytes: BTreeMap<PathBuf, u64>,
 }
 
 impl RealRunJournal {
@@ -51,6 +54,7 @@ impl RealRunJournal {
             clients: [RunModelClient::default(); RUN_MODEL_RUNS],
             executions: [0; RUN_MODEL_RUNS],
             generated_id: None,
+            synced_bytes: BTreeMap::new(),
         }
     }
 
@@ -121,8 +125,11 @@ impl RealRunJournal {
                 }
             }
             RunModelAction::CompanionCrash => self.crash_companion(),
+            RunModelAction::PowerLoss => {
+                self.crash_companion();
+                self.remove_unsynced_bytes();
+            }
             RunModelAction::Write | RunModelAction::Sync => {}
-            RunModelAction::PowerLoss => unreachable!("no test ends the machine"),
         }
     }
 
@@ -137,6 +144,13 @@ impl RealRunJournal {
 
     /// Ends the companion: the next one starts with the content of the disk.
     fn crash_companion(&mut self) {
+        if let Some((store, ..)) = &self.companion {
+            let root = self.folder.path();
+            let synced = store.synced_bytes().into_iter();
+            self.synced_bytes.extend(
+                synced.map(|(path, bytes)| (path.strip_prefix(root).unwrap().to_owned(), bytes)),
+            );
+        }
         let next = tempfile::tempdir().unwrap();
         copy_folder(self.folder.path(), next.path());
         if let Some((store, ..)) = self.companion.take() {
@@ -145,6 +159,15 @@ impl RealRunJournal {
         self.runs = Default::default();
         (self.is_new, self.is_executing) = ([false; RUN_MODEL_RUNS], [false; RUN_MODEL_RUNS]);
         self.folder = next;
+    }
+
+    fn remove_unsynced_bytes(&self) {
+        let root = self.folder.path();
+        for segment in list_segments(root) {
+            let synced = self.synced_bytes.get(segment.strip_prefix(root).unwrap());
+            let file = OpenOptions::new().write(true).open(&segment).unwrap();
+            file.set_len(synced.copied().unwrap_or_default()).unwrap();
+        }
     }
 
     fn assert_runs(&mut self) {
@@ -187,13 +210,26 @@ fn copy_folder(from: &Path, to: &Path) {
     }
 }
 
+/// The segments of all journals beneath the folder.
+fn list_segments(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
+    let is_segment = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_string_lossy();
+        name.starts_with(SEGMENT_FILE_PREFIX)
+    };
+    let inner = folders.iter().flat_map(|folder| list_segments(folder));
+    inner.chain(files.into_iter().filter(is_segment)).collect()
+}
+
 #[tokio::test]
 async fn the_journal_matches_the_model() {
     let search = assert_holds(&RunModelOrder::default(), RunModelState::default());
     let mut traces: BTreeSet<Vec<RunModelAction>> = BTreeSet::new();
     for (mut trace, _) in search.traces() {
-        let is_whole = trace.last() == Some(&RunModelAction::Serve);
-        if is_whole && !trace.contains(&RunModelAction::PowerLoss) {
+        if trace.last() == Some(&RunModelAction::Serve) {
             trace.retain(|action| !matches!(action, RunModelAction::Write | RunModelAction::Sync));
             traces.insert(trace);
         }
@@ -205,4 +241,11 @@ async fn the_journal_matches_the_model() {
             real.apply_action(*action).await;
         }
     }
+    let power_losses = traces.iter().step_by(every);
+    assert!(
+        power_losses
+            .filter(|trace| trace.contains(&RunModelAction::PowerLoss))
+            .count()
+            > 20
+    );
 }
