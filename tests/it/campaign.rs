@@ -65,6 +65,7 @@ fn campaign(blocks: usize) {
         read: 0,
         times: BTreeMap::new(),
         moments: (0, 0),
+        evolves: (0, 0),
         began: Instant::now(),
         step: 0,
     };
@@ -100,6 +101,8 @@ struct Campaign<'a> {
     times: BTreeMap<Kind, Vec<Duration>>,
     /// Faults that came at their moment, of all.
     moments: (usize, usize),
+    /// Evolves that replaced the container, of all.
+    evolves: (usize, usize),
     began: Instant,
     step: usize,
 }
@@ -140,6 +143,10 @@ impl Campaign<'_> {
         });
         let hit = harm(self.load, fault, sessions)?;
         let harmed = Instant::now();
+        if kind == Kind::Evolve {
+            self.evolves.0 += usize::from(!hit.is_empty());
+            self.evolves.1 += 1;
+        }
         let step = self.step;
         let event = format!("step {step}: {kind:?} at {moment:?} and {later:?}, hits {hit:?}");
         self.load.record().note(event);
@@ -377,6 +384,10 @@ impl Campaign<'_> {
         let (met, all) = self.moments;
         agree(met * 10 > all * 9, || {
             format!("{met} of {all} faults came at their moment")
+        })?;
+        let (replaced, all) = self.evolves;
+        agree(replaced * 2 >= all, || {
+            format!("{replaced} of {all} evolves replaced the container")
         })?;
         self.check(usize::MAX)
     }

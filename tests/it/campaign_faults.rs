@@ -4,6 +4,7 @@ use crate::campaign_load::{Load, Moment};
 use crate::campaign_record::{Verdict, agree};
 use crate::container_processes::{Part, Process, Processes};
 use crate::evolve::write;
+use crate::evolve_faults::assert_history_matches;
 use crate::harness::{Engine, TEST_TIMEOUT};
 use crate::soak::Random;
 use serde_json::Value;
@@ -144,6 +145,7 @@ pub(crate) fn harm(
                 &format!("\"\"\"Body {draw}.\"\"\"\n"),
             );
             let ran = home.run(["evolve"]);
+            assert_history_matches(home, "evolve");
             // A busy engine may fail to pause the container, which then keeps its memory.
             let is_back = ran.code == 1 && ran.stderr.contains("the old image runs again");
             let hit = if is_back { Vec::new() } else { all };
