@@ -5,6 +5,7 @@ use super::answers::{
     CheckpointAnswer, CheckpointRemovedAnswer, CheckpointsAnswer, CriuStatusAnswer, RestoreAnswer,
 };
 use super::candidates::{checkpoint_names, session_names};
+use super::cryo::{report_restored, restore_outcome};
 use super::progress::wait_with_meter;
 use crate::error::{EXIT_NEGATIVE, Result, VerbOutcome, hint_for_instance};
 use crate::protocol::criu::{CheckpointRequest, RestoreRequest, StoredCheckpoint};
@@ -142,9 +143,10 @@ async fn restore_kernel(request: &RestoreRequest, cx: &CommandContext) -> Result
     let client = cx.companion_client()?;
     let call = client.restore(request).await?;
     let done = wait_with_meter(call, "restoring the kernel process", cx).await?;
+    let outcome = restore_outcome(done.kernel.restored_from.as_deref());
     if cx.ui.json {
         cx.ui.print_json(&RestoreAnswer::from(done))?;
-        return Ok(VerbOutcome::Done);
+        return Ok(outcome);
     }
     for note in &done.notes {
         cx.ui.print_warning(note);
@@ -161,7 +163,10 @@ async fn restore_kernel(request: &RestoreRequest, cx: &CommandContext) -> Result
         super::format_duration(done.timing_ms / 1e3),
         done.kernel.generation,
     ));
-    Ok(VerbOutcome::Done)
+    if let Some(from) = &done.kernel.restored_from {
+        report_restored(from, cx);
+    }
+    Ok(outcome)
 }
 
 async fn remove_checkpoint(name: &str, cx: &CommandContext) -> Result<VerbOutcome> {

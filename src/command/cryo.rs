@@ -162,10 +162,7 @@ pub(crate) async fn run(args: CryoArgs, cx: &CommandContext) -> Result<VerbOutco
             let call = client.cryo_reload(&request).await?;
             let reloaded = wait_with_meter(call, &what, cx).await?;
             let from = reloaded.kernel.restored_from.as_deref();
-            let outcome = match from.is_some_and(|from| from.lost_unexpectedly > 0) {
-                true => VerbOutcome::Code(EXIT_NEGATIVE),
-                false => VerbOutcome::Done,
-            };
+            let outcome = restore_outcome(from);
             if cx.ui.json {
                 cx.ui.print_json(&ReloadAnswer::from(reloaded))?;
                 return Ok(outcome);
@@ -216,8 +213,16 @@ pub(crate) async fn run(args: CryoArgs, cx: &CommandContext) -> Result<VerbOutco
     Ok(VerbOutcome::Done)
 }
 
+/// The exit code of a restore: whether a variable is lost, or differs, that the store had kept.
+pub(super) fn restore_outcome(from: Option<&RestoredFrom>) -> VerbOutcome {
+    match from.is_some_and(|from| from.lost_unexpectedly > 0) {
+        true => VerbOutcome::Code(EXIT_NEGATIVE),
+        false => VerbOutcome::Done,
+    }
+}
+
 /// Prints the age of the stored state and the differences to it.
-fn report_restored(from: &RestoredFrom, cx: &CommandContext) {
+pub(super) fn report_restored(from: &RestoredFrom, cx: &CommandContext) {
     match from.lost_unexpectedly {
         0 => cx.ui.print_message(from.describe()),
         1 => cx.ui.print_warning(format!(

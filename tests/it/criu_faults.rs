@@ -98,6 +98,7 @@ fn changed_preconditions_are_named_and_the_running_kernel_stays() {
 fn with_changed_files_the_objects_are_reloaded() {
     let api = restart_kernel();
     api.exec("import mmap\nopen('/root/host/lib.bin', 'wb').write(b'x' * 8192)\nf = open('/root/host/lib.bin', 'rb')\nm = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_COPY)\nf.close()\nnumbers = [1, 2]; same = numbers");
+    api.exec("import sys; open('/tmp/criu_module.py', 'w').write('class A: pass\\n')\nsys.path.insert(0, '/tmp')\nimport criu_module\nthing = criu_module.A()");
     checkpoint(&api, json!({"name": "mapped"}));
     let api = restart_kernel();
     fs::write(criu_instance().files().join("lib.bin"), "y".repeat(8192)).unwrap();
@@ -111,6 +112,14 @@ fn with_changed_files_the_objects_are_reloaded() {
     );
     let reply = api.exec("numbers is same, numbers, 'm' in globals()");
     assert_eq!(reply["result"], "(True, [1, 2], False)", "{reply}");
+    // A loss that the store did not name is the exit code.
+    let command = ["criu", "restore", "mapped"];
+    criu_instance().ok(command);
+    api.exec("import os; os.remove('/tmp/criu_module.py')");
+    restart_kernel();
+    let ran = criu_instance().run(command);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert!(ran.stderr.contains("`thing` ("), "{ran:?}");
     // The process is restored when the file has its old content again.
     fs::write(criu_instance().files().join("lib.bin"), "x".repeat(8192)).unwrap();
     let back = restore(&api, json!({"name": "mapped"}));
