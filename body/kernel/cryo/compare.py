@@ -1,8 +1,8 @@
 """Comparison of stored objects with the loaded ones, pair by pair: kinds, parts, sharing.
 
 Builtin containers and plain instances are compared in C, one level at a time; other objects are
-compared by their reduced form; `omissions` finds the attributes that the form leaves out. Atoms are
-compared by value only: the sharing of texts has no effect.
+compared by their reduced form, and then by the attributes that the form may leave out or change
+(`omissions`). Atoms are compared by value only: the sharing of texts has no effect.
 
 ```text
 pairs ──of one kind──▶ pairs of their parts ──▶ … ──one differs──▶ again, one by one: where?
@@ -19,6 +19,7 @@ import weakref
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import chain, compress
 from operator import itemgetter
 from typing import Any
@@ -28,7 +29,7 @@ from ..variables import type_name
 from . import arrays, failing_object, make_based, omissions, rows
 from .builtin_subclasses import base_of, content_of
 from .environment import is_installed
-from .omissions import Different, Holders
+from .omissions import Attribute, Different, Holders, Omission
 from .open_files import FILES
 from .receipt import BECOMES
 from .rules import Rules
@@ -77,6 +78,10 @@ class Comparison:
         """The entries of both that were added for the current variable."""
         self._kept: list[Any] = []
         """Objects whose ids are in use."""
+        self._attributes: dict[tuple[int, str], tuple[list[Any], Pairs]] = {}
+        """Objects and the values of one attribute, by the id of their class and by its name."""
+        self._is_stored = True
+        """Whether the stream has the compared objects; it may not have values of attributes."""
         self._plain: dict[int, bool] = {}
         self._own: dict[int, bool | None] = {}
 
@@ -84,8 +89,12 @@ class Comparison:
         """Returns where and how the objects differ, or None."""
         for one_by_one in (False, True):  # the first comparison may make an object cache a value
             self._journal.clear()
+            self._attributes.clear()
             try:
-                self._walk_pairs(was, now, one_by_one=one_by_one)
+                self._is_stored = True
+                self._walk_pairs(([was], [now]), one_by_one=one_by_one)
+                self._is_stored = False
+                self._walk_attributes(one_by_one=one_by_one)
                 return None
             except Different as found:
                 error = found
@@ -98,8 +107,17 @@ class Comparison:
                 self._met.pop(number, None)
             self._taken -= others
 
-    def _walk_pairs(self, was: Any, now: Any, *, one_by_one: bool = False) -> None:
-        pending: list[tuple[Pairs, bool, Holders]] = [(([was], [now]), False, None)]
+    def _walk_attributes(self, *, one_by_one: bool) -> None:
+        while self._attributes:
+            (_, name), (owners, (xs, ys)) = self._attributes.popitem()
+            step = 1 if one_by_one else len(owners)
+            for at in range(0, len(owners), step):
+                pairs = xs[at : at + step], ys[at : at + step]
+                holder = Attribute(owners[at], name)
+                self._walk_pairs(pairs, (holder, None), one_by_one=one_by_one)
+
+    def _walk_pairs(self, pairs: Pairs, holders: Holders = None, *, one_by_one: bool) -> None:
+        pending: list[tuple[Pairs, bool, Holders]] = [(pairs, False, holders)]
         while pending:
             pairs, is_own, holders = pending.pop()
             for kind, xs, ys in _by_kind(*pairs):
@@ -109,7 +127,7 @@ class Comparison:
                     try:
                         parts = self._compare_pairs(kind, xs[at : at + step], ys[at : at + step])
                     except Different as found:
-                        if is_own and not arrays.is_array(kind):
+                        if is_own and not arrays.is_array(kind) and type(found) is not Omission:
                             continue
                         found.holders = holders
                         raise
@@ -162,6 +180,8 @@ class Comparison:
             is_known = kind is other or self._met.get(id(kind)) == id(other)
             return [states] if is_known else [([kind], [other]), states]
         way = self._find_comparer(kind)
+        if not self._is_stored:
+            way = partial(_skip_unsaveable, way)
         return [pair for x, y in zip(xs, ys, strict=True) if x is not y for pair in way(x, y)]
 
     def _find_comparer(self, kind: type) -> Callable[[Any, Any], list[Pairs]]:
@@ -226,6 +246,7 @@ class Comparison:
         if isinstance(reduced, str) or isinstance(there, str):
             if reduced != there:
                 raise Different(x, "came back as another object")
+            self._note_attributes(x, y)
             return []
         if type(x) is not type(y) and type(y) is _LIST_ITERATOR:
             return [([*reduced[1]], [there[1][0][there[2] :]])]
@@ -238,9 +259,18 @@ class Comparison:
             some[_STATE_INDEX], same[_STATE_INDEX] = _align_attributes(
                 x, some[_STATE_INDEX], same[_STATE_INDEX]
             )
-        omissions.check_attributes(x, y)
+        self._note_attributes(x, y)
         self._kept += (some, same, reduced, there)
         return [(some, same)]
+
+    def _note_attributes(self, x: Any, y: Any) -> None:
+        """Compares the names of attributes, and notes values that the reduced form may not have."""
+        omissions.check_attributes(x, y)
+        for name, was, now in omissions.pair_attributes(x, y):
+            owners, (xs, ys) = self._attributes.setdefault((id(type(x)), name), ([], ([], [])))
+            owners.append(x)
+            xs.append(was)
+            ys.append(now)
 
     def _compare_classes(self, x: type, y: type) -> list[Pairs]:
         """Compares classes; the order of attributes does not matter."""
@@ -268,6 +298,7 @@ class Comparison:
                 [_state_of_set(_reduce_object(self._before, x))],
                 [_state_of_set(_reduce_object(self._after, y))],
             )
+            self._note_attributes(x, y)
             self._kept += states
             pairs += [([type(x)], [type(y)]), states]
         return pairs
@@ -331,10 +362,24 @@ def _describe_place(name: str, was: Any, found: Different) -> str:
         each, holders = holders
         if each is was:
             return "it"
-        where = None if type(each) in _ATOMS else failing_object.find_path(name, was, each)
+        if type(each) is Attribute:
+            owner = name if each.owner is was else failing_object.find_path(name, was, each.owner)
+            where = None if owner is None else f"{owner}.{each.name}"
+        else:
+            where = None if type(each) in _ATOMS else failing_object.find_path(name, was, each)
         if where is not None:
             return f"`{where}`"
     return "an object in it"
+
+
+def _skip_unsaveable(compare: Callable[[Any, Any], list[Pairs]], x: Any, y: Any) -> list[Pairs]:
+    """Skips what can't be stored, such as a socket that `__setstate__` has opened again."""
+    try:
+        return compare(x, y)
+    except (Different, MemoryError):
+        raise
+    except Exception:
+        return []
 
 
 def _by_kind(xs: list[Any], ys: list[Any]) -> Iterable[tuple[type, list[Any], list[Any]]]:

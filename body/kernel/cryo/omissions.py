@@ -10,8 +10,8 @@ import functools
 import numbers
 import os
 import sys
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from .fresh_process import is_users
 
@@ -20,8 +20,17 @@ _ABSTRACT += [numbers.Number, numbers.Complex, numbers.Real, numbers.Rational, n
 _ABSTRACT += [os.PathLike, contextlib.AbstractContextManager]
 _ABSTRACT = [each for each in _ABSTRACT if isinstance(each, abc.ABCMeta)]
 
+_PICKLE_METHODS = ("__getstate__", "__reduce__", "__reduce_ex__")
+
 Holders = tuple[Any, "Holders"] | None
 """The objects that lead to an object, innermost first."""
+
+
+class Attribute(NamedTuple):
+    """The holder of the value of an attribute."""
+
+    owner: Any
+    name: str
 
 
 class Different(Exception):
@@ -33,11 +42,15 @@ class Different(Exception):
         self.holders: Holders = None
 
 
+class Omission(Different):
+    """An instance of a class of the user came back without an attribute."""
+
+
 def check_attributes(was: Any, now: Any) -> None:
     """Compares the names of fields, and of all attributes for a class of the user.
 
     # Errors
-    `Different`.
+    `Different`; `Omission` for a class of the user.
     """
     kind = type(was)
     for name in _declared_fields(kind):
@@ -45,9 +58,21 @@ def check_attributes(was: Any, now: Any) -> None:
             raise Different(was, f"came back without its field `{name}`")
     if not _is_users_class(kind):
         return
-    for name in _attribute_names(was):
+    for name in _attributes_of(was):
         if not _has_attribute(now, name) and not _is_cached(kind, name):
-            raise Different(was, f"came back without its attribute `{name}`")
+            raise Omission(was, f"came back without its attribute `{name}`")
+
+
+def pair_attributes(was: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yields the attributes of both objects, with their values, if a class of the user defines what
+    is stored: the stored form may hold other values."""
+    kind = type(was)
+    if not _is_users_class(kind) or not _defines_pickling(kind):
+        return
+    values, others = _attributes_of(was), _attributes_of(now)
+    for name, value in values.items():
+        if name in others and not _is_cached(kind, name):
+            yield name, value, others[name]
 
 
 def check_registrations(was: type, now: type) -> None:
@@ -73,20 +98,35 @@ def _is_users_class(kind: type) -> bool:
     return module is None or is_users(module)
 
 
-def _attribute_names(obj: Any) -> Iterable[str]:
+def _defines_pickling(kind: type) -> bool:
+    if kind in copyreg.dispatch_table:
+        return True
+    definers = (_find_definer(kind, way) for way in _PICKLE_METHODS)
+    return any(each is not None and _is_users_class(each) for each in definers)
+
+
+def _find_definer(kind: type, name: str) -> type | None:
+    return next((each for each in kind.__mro__ if name in vars(each)), None)
+
+
+def _attributes_of(obj: Any) -> dict[str, Any]:
+    """Returns the attributes of an instance, without calling its properties."""
     try:
-        names = [*object.__getattribute__(obj, "__dict__")]
+        found = dict(object.__getattribute__(obj, "__dict__"))
     except AttributeError:
-        names = []
-    slots = copyreg._slotnames(type(obj))  # type: ignore[attr-defined]
-    names += [name for name in slots if _has_attribute(obj, name)]
-    return (name for name in names if isinstance(name, str))
+        found = {}
+    for name in copyreg._slotnames(type(obj)):  # type: ignore[attr-defined]
+        if name not in found and _has_attribute(obj, name):
+            found[name] = object.__getattribute__(obj, name)
+    if issubclass(type(obj), BaseException):  # objects may claim any class
+        found["args"] = BaseException.args.__get__(obj)  # type: ignore[attr-defined]
+    return {name: value for name, value in found.items() if isinstance(name, str)}
 
 
 def _is_cached(kind: type, name: str) -> bool:
     """Whether an attribute is made again on use."""
-    found = next((vars(each)[name] for each in kind.__mro__ if name in vars(each)), None)
-    return isinstance(found, functools.cached_property)
+    definer = _find_definer(kind, name)
+    return definer is not None and isinstance(vars(definer)[name], functools.cached_property)
 
 
 def _declared_fields(kind: type) -> list[str]:

@@ -401,5 +401,26 @@ PROCESSES = [
 """Objects that people pass between processes: made in functions, in modules of code, by
 decorators."""
 
-_GROUPS = (PROCESSES, FAILING, ANSWERING, CLASSES, FUNCTIONS, SHARING)
+CHANGING = [
+    (
+        "class C:\n    def __init__(self): self.a, self.conn = 1, [1, 2]\n    def __getstate__(self): return self.__dict__ | {'conn': None}\nX = C()",
+        "X.a, X.conn",
+    ),
+    (
+        "class C:\n    def __init__(self): self.v = [1]\n    def __reduce__(self): return C, ()\nX = C(); X.v = [5]",
+        "X.v",
+    ),
+    (
+        "class C:\n    def __new__(cls, v=1): made = super().__new__(cls); made.v = [v]; return made\n    def __getnewargs__(self): return (1,)\n    def __getstate__(self): return None\nX = C(8)",
+        "X.v",
+    ),
+    (
+        "@dataclasses.dataclass\nclass C:\n    a: int\n    b: list\n    def __getstate__(self): return {'a': self.a, 'b': []}\nX = C(1, [2])",
+        "X.a, X.b",
+    ),
+    ("class C(Exception):\n    def __reduce__(self): return C, (1,)\nX = C(5)", "X.args"),
+]
+"""Classes whose pickling changes an attribute."""
+
+_GROUPS = (PROCESSES, FAILING, ANSWERING, CLASSES, FUNCTIONS, SHARING, CHANGING)
 STATEMENTS = [each for group in _GROUPS for each in group]

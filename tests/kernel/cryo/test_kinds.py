@@ -78,7 +78,7 @@ def make(kernel: Kernel, some: list[Kind]) -> None:
         assert run.status == "completed", (kind, run.traceback)
 
 
-KINDS = 718
+KINDS = 723
 
 
 def test_saved_variables_come_back_equal(fork, tmp_path: Path) -> None:
