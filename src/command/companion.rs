@@ -12,7 +12,7 @@ pub(crate) async fn run() -> Result<VerbOutcome> {
 
 #[cfg(not(target_os = "linux"))]
 pub(crate) async fn run() -> Result<VerbOutcome> {
-    Err(super::linux_only())
+    Err(super::linux_only_error())
 }
 
 /// Changes from `/`, where the engine starts the companion, to the home directory, where code should start.

@@ -1,8 +1,8 @@
 //! `osctl doctor`: checks the setup and suggests fixes.
 
-mod load;
+mod running_container;
 
-use self::load::check_load;
+use self::running_container::check_running_container;
 use super::CommandContext;
 use super::answers::{CheckVerdict, DoctorAnswer, DoctorEntry};
 use super::instance_status::isolation_warnings;
@@ -143,7 +143,7 @@ pub(crate) async fn run(args: DoctorArgs, cx: &CommandContext) -> Result<VerbOut
         }
     }
     if let Some(engine) = &engine {
-        findings.extend(check_load(cx, &config, engine).await);
+        findings.extend(check_running_container(cx, &config, engine).await);
     }
     if engine.is_some() && is_config_read {
         let criu = record.as_ref().map_or(config.criu, |r| r.criu);

@@ -56,5 +56,5 @@ async fn wait_for_end_of_start() -> Health {
 
 #[cfg(not(target_os = "linux"))]
 pub(crate) async fn run(_args: HealthArgs) -> Result<VerbOutcome> {
-    Err(super::linux_only())
+    Err(super::linux_only_error())
 }

@@ -87,7 +87,7 @@ async fn post_inside(path: &str, body: &Value) -> Result<Value> {
 
 #[cfg(not(target_os = "linux"))]
 async fn post_inside(_path: &str, _body: &Value) -> Result<Value> {
-    Err(super::linux_only())
+    Err(super::linux_only_error())
 }
 
 #[cfg(test)]

@@ -51,5 +51,5 @@ pub(crate) async fn run(args: KeeperArgs, ui: crate::ui::Ui) -> Result<VerbOutco
 
 #[cfg(not(target_os = "linux"))]
 pub(crate) async fn run(_args: KeeperArgs, _ui: crate::ui::Ui) -> Result<VerbOutcome> {
-    Err(super::linux_only())
+    Err(super::linux_only_error())
 }

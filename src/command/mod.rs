@@ -64,7 +64,7 @@ pub(crate) use shutdown_signal::shutdown_signal;
 use self::context::ConfigFileSource;
 use self::format::{format_age, format_duration, format_time, short_image_id};
 #[cfg(not(target_os = "linux"))]
-use self::linux_only::linux_only;
+use self::linux_only::linux_only_error;
 use crate::cli::{BlockingVerb, ContainerVerb, HostVerb};
 use crate::error::{Result, VerbOutcome};
 use crate::host::engine_diagnosis::may_engine_explain;

@@ -261,7 +261,7 @@ pub(crate) async fn run_install(kind: &str, ui: Ui) -> Result<VerbOutcome> {
 
 #[cfg(not(target_os = "linux"))]
 pub(crate) async fn run_install(_kind: &str, _ui: Ui) -> Result<VerbOutcome> {
-    Err(super::linux_only())
+    Err(super::linux_only_error())
 }
 
 /// Applies the change to the project that is mounted in this container.
@@ -279,5 +279,5 @@ async fn change_here(
     _change: PackageChange,
     _report: &impl Fn(&str),
 ) -> Result<std::result::Result<PackageChangeReply, PackageChangeRefusal>> {
-    Err(super::linux_only())
+    Err(super::linux_only_error())
 }

@@ -19,5 +19,5 @@ pub(crate) fn run(args: ReaperArgs) -> Result<VerbOutcome> {
 
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn run(_args: ReaperArgs) -> Result<VerbOutcome> {
-    Err(super::linux_only())
+    Err(super::linux_only_error())
 }

@@ -155,8 +155,8 @@ fn the_three_servers_do_real_work_through_the_command_line() {
     ]);
     assert_eq!(outside.code, 1);
     assert!(outside.stdout.contains("Access denied"), "{outside:?}");
-    let told = "the arguments of `read_text_file`:\n  path (string, required)";
-    assert!(outside.stderr.contains(told), "{outside:?}");
+    let expected = "the arguments of `read_text_file`:\n  path (string, required)";
+    assert!(outside.stderr.contains(expected), "{outside:?}");
     let processes = home.ok(["mcp", "call", "linux", "list_processes"]).stdout;
     assert!(
         processes.contains("osctl") || processes.contains("companion"),
@@ -403,8 +403,8 @@ fn a_changed_server_list_applies_while_the_container_runs() {
     let refused = asked(&[]);
     assert_eq!(refused.status, 400);
     assert_eq!(refused.json()["error"]["code"], -32020);
-    let told = home.json(["mcp", "call", "mine", "other", "region=eu"]);
-    assert_eq!(told["result"]["arguments"], arguments, "{told}");
+    let answer = home.json(["mcp", "call", "mine", "other", "region=eu"]);
+    assert_eq!(answer["result"]["arguments"], arguments, "{answer}");
     home.write_config(SERVERS_CONFIG);
     home.ok(["up", "--yes", "--auto-ports"]);
     api.until("its end", |api| status(api, "mine").is_null().then_some(()));

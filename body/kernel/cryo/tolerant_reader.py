@@ -24,24 +24,27 @@ FATAL = (KeyboardInterrupt, Damaged)
 """The exceptions that end the loading instead of one variable."""
 _PROCESS_ERRORS = (*LIMIT_ERRORS, errno.EAGAIN)
 _FORK = re.compile(r"\bfork(s|ed|ing|-safe)?\b", re.IGNORECASE)
-"""Libraries that refuse a forked process, such as CUDA, name it."""
+"""Matches the errors of libraries that refuse a forked process, such as CUDA."""
 
 
 class Lost:
     """An object that could not be made, or that contains such an object."""
 
-    __slots__ = ("first", "is_at_fault", "is_of_process", "variable", "what", "why")
+    __slots__ = ("first", "is_at_fault", "is_process_limit", "variable", "what", "why")
 
-    def __init__(self, what: str, why: str, variable: str, *, is_of_process: bool = False) -> None:
+    def __init__(
+        self, what: str, why: str, variable: str, *, is_process_limit: bool = False
+    ) -> None:
         self.what, self.why, self.variable = what, why, variable
         self.is_at_fault = True
-        self.is_of_process = is_of_process
-        """Whether another process may make the object: this one reached a limit or is forked."""
+        self.is_process_limit = is_process_limit
+        """Whether another process may make the object: the process of the check reached a limit, or
+        the object refuses forked processes."""
         self.first: Any = None
         """The first item of a lost tuple: an object, when the tuple is the object and its state."""
 
     def for_holder(self, first: Any = None) -> Lost:
-        made = Lost(self.what, self.why, self.variable, is_of_process=self.is_of_process)
+        made = Lost(self.what, self.why, self.variable, is_process_limit=self.is_process_limit)
         made.is_at_fault, made.first = False, first
         return made
 
@@ -106,7 +109,7 @@ class TolerantReader(_BASE):
                 what if type(what) is str else _name_of_call(*what),
                 _failure_reason(error),
                 self._name,
-                is_of_process=_is_of_process(error),
+                is_process_limit=_is_process_limit(error),
             )
 
     def _first_lost(self, parts: Sequence[Any]) -> Lost | None:
@@ -309,7 +312,7 @@ def _failure_reason(error: BaseException) -> str:
     return summarize_error(error)
 
 
-def _is_of_process(error: BaseException) -> bool:
+def _is_process_limit(error: BaseException) -> bool:
     if isinstance(error, OSError) and error.errno in _PROCESS_ERRORS:
         return True
     return isinstance(error, MemoryError) or _FORK.search(text_of(error)) is not None

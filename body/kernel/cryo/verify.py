@@ -328,6 +328,6 @@ def _judge_loss(lost: Lost, name: str) -> Verdict:
     """A limit of the copy, or an object that refuses a forked process, shows nothing about a
     reload."""
     why = lost.explain_loss(name)
-    if lost.is_of_process:
+    if lost.is_process_limit:
         return {"verdict": UNVERIFIED, "why": f"{UNMADE}: {why}"}
     return {"verdict": LOST, "why": why}

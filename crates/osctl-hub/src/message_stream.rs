@@ -187,8 +187,9 @@ impl MessageStream {
         self.is_exhausted_after(read)
     }
 
-    /// Whether the stream was fully read at the last sweep already: its client has had the time to resume it.
-    pub(super) fn sweep(&self) -> bool {
+    /// Records whether the stream is fully read. Returns whether the previous sweep found it fully read: its client
+    /// then had time to resume it.
+    pub(super) fn mark_fully_read(&self) -> bool {
         let is_fully_read = self.is_fully_read();
         std::mem::replace(&mut self.state.lock().was_fully_read, is_fully_read)
     }

@@ -391,7 +391,9 @@ impl ClientStreams {
 
     /// Drops the streams that were fully read at the last sweep already.
     pub(super) fn sweep(&self) {
-        self.call_streams.lock().retain(|_, stream| !stream.sweep());
+        self.call_streams
+            .lock()
+            .retain(|_, stream| !stream.mark_fully_read());
     }
 
     /// Removes a stream that no client will resume.

@@ -268,7 +268,7 @@ async fn call_tool(
         Err(error) => {
             let refused = error.downcast_ref();
             if matches!(refused, Some(Error::Refused { kind, .. }) if kind == INVALID_ARGUMENTS) {
-                say_arguments(&client, server, tool, cx).await;
+                print_tool_arguments(&client, server, tool, cx).await;
             }
             return Err(error);
         }
@@ -294,14 +294,19 @@ async fn call_tool(
         }
     }
     if called.is_error {
-        say_arguments(&client, server, tool, cx).await;
+        print_tool_arguments(&client, server, tool, cx).await;
         return Ok(VerbOutcome::Code(EXIT_NEGATIVE));
     }
     Ok(VerbOutcome::Done)
 }
 
 /// Prints the arguments that a tool expects, if its server lists the tool.
-async fn say_arguments(client: &CompanionClient, server: &str, tool: &str, cx: &CommandContext) {
+async fn print_tool_arguments(
+    client: &CompanionClient,
+    server: &str,
+    tool: &str,
+    cx: &CommandContext,
+) {
     if cx.ui.json {
         return;
     }
@@ -314,13 +319,18 @@ async fn say_arguments(client: &CompanionClient, server: &str, tool: &str, cx: &
     let Some(found) = tools.find(|listed| listed["name"] == tool) else {
         return;
     };
-    let arguments = describe_arguments(&found["inputSchema"]);
+    let mut arguments = describe_arguments(&found["inputSchema"]);
+    let more = arguments.len().saturating_sub(MAX_SHOWN_ARGUMENTS);
+    arguments.truncate(MAX_SHOWN_ARGUMENTS);
     cx.ui.print_message(match arguments.is_empty() {
         true => format!("`{tool}` has no arguments"),
         false => format!("the arguments of `{tool}`:"),
     });
     for argument in arguments {
         cx.ui.print_message(format!("  {argument}"));
+    }
+    if more > 0 {
+        cx.ui.print_message(format!("  and {more} more"));
     }
 }
 
@@ -348,7 +358,7 @@ fn describe_arguments(schema: &Value) -> Vec<String> {
         };
         format!("{name}{notes}{description}")
     });
-    lines.take(MAX_SHOWN_ARGUMENTS).collect()
+    lines.collect()
 }
 
 /// The type, or the accepted words, of a property.

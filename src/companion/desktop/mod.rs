@@ -128,13 +128,13 @@ impl Desktop {
         stop: &watch::Receiver<bool>,
     ) -> (Self, Vec<JoinHandle<()>>) {
         let functions = ServiceFunctions::with_probe(probe_service);
-        let partners = (functions, DisplayClient::default());
         let ports = ports.map(|ports| (ports, activity));
-        Self::start_with(partners, settings, ports, stop)
+        Self::start_with(functions, DisplayClient::default(), settings, ports, stop)
     }
 
     fn start_with(
-        (functions, display): (ServiceFunctions, DisplayClient),
+        functions: ServiceFunctions,
+        display: DisplayClient,
         settings: DesktopSettings,
         ports: Option<(DesktopListeners, ActivityLog)>,
         stop: &watch::Receiver<bool>,

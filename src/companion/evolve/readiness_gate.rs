@@ -227,12 +227,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_gate_opens_immediately_when_the_run_has_ended_or_the_keeper_says_so() {
-        for says_so in [true, false] {
+    async fn a_gate_opens_immediately_at_the_end_of_the_run_or_the_keepers_command() {
+        for is_command in [true, false] {
             let (_folder, _socket, container, fake) = start_verifying().await;
             sleep(LONG_RUN).await;
             assert!(!container.is_open(), "the run has not ended");
-            match says_so {
+            match is_command {
                 true => container.gate.mark_verified(),
                 false => fake.keeper.end_run(EvolveStage::RolledBack),
             }

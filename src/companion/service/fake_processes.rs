@@ -26,7 +26,7 @@ struct FakeServiceState {
     started: VecDeque<FakeService>,
     answering: Vec<ServiceProbe>,
     /// Whether a probe without an answer waits for one.
-    is_mute: bool,
+    holds_probes: bool,
     /// The next starts fail with this error.
     start_error: Option<io::ErrorKind>,
 }
@@ -76,14 +76,14 @@ fn spawn_fake_service(
 
 fn probe_fake_service(probe: &ServiceProbe) -> BoxFuture<'_, bool> {
     with_state(|state| match state.answering.contains(probe) {
-        false if state.is_mute => pending().boxed(),
+        false if state.holds_probes => pending().boxed(),
         does_answer => ready(does_answer).boxed(),
     })
 }
 
 /// Probes without an answer wait for one from now on.
-pub(crate) fn mute_probes() {
-    with_state(|state| state.is_mute = true);
+pub(crate) fn hold_probes() {
+    with_state(|state| state.holds_probes = true);
 }
 
 /// Lets starts fail, or succeed again.

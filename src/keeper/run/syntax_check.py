@@ -30,7 +30,7 @@ def check_bash(path):
         return f"{path}:{line}: {reason}"
 
 
-def not_decoded(path, text, error):
+def describe_decode_error(path, text, error):
     line = text.count(b"\n", 0, error.start) + 1
     return f"{path}:{line}: {error.reason}"
 
@@ -41,7 +41,7 @@ def check_json(path, text):
     except json.JSONDecodeError as error:
         return f"{path}:{error.lineno}: {error.msg}"
     except UnicodeDecodeError as error:
-        return not_decoded(path, text, error)
+        return describe_decode_error(path, text, error)
 
 
 def check_xml(path, text):
@@ -57,7 +57,7 @@ def check_toml(path, text):
     try:
         tomllib.loads(text.decode())
     except UnicodeDecodeError as error:
-        return not_decoded(path, text, error)
+        return describe_decode_error(path, text, error)
     except tomllib.TOMLDecodeError as error:
         # The place is `line 2, column 4` or `end of document`.
         reason, _, place = str(error).rpartition(" (at ")

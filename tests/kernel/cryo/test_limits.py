@@ -70,7 +70,7 @@ never = []
 def test_an_object_that_only_the_check_could_not_make_is_restored(fork, tmp_path: Path) -> None:
     rows = {row["name"]: row for row in store(fork(UNMADE), tmp_path / "s" / "1")}
     refused = "RuntimeError: can not re-initialize in a forked process"
-    told = {
+    expected = {
         "device": ("unverified", f"the check could not make it: {refused}"),
         "holder": (
             "unverified",
@@ -84,10 +84,10 @@ def test_an_object_that_only_the_check_could_not_make_is_restored(fork, tmp_path
         "n": ("saved", None),
         "never": ("saved", None),
     }
-    assert {name: (rows[name]["verdict"], rows[name]["why"]) for name in told} == told
+    assert {name: (rows[name]["verdict"], rows[name]["why"]) for name in expected} == expected
     kernel = fork()
     back = {row["name"]: row for row in reload(kernel, tmp_path / "s" / "1")}
-    told["shy"] = ("unverified", "the check could not make it: RuntimeError: refused")
-    assert {name: (back[name]["verdict"], back[name]["why"]) for name in told} == told
+    expected["shy"] = ("unverified", "the check could not make it: RuntimeError: refused")
+    assert {name: (back[name]["verdict"], back[name]["why"]) for name in expected} == expected
     probe = "device.v, holder['d'] is device, shy.v, greedy.v, full.v, hungry.v, n"
     assert ask(kernel, probe) == "([1, 2], True, [1, 2], [1, 2], [1, 2], [1, 2], 1)"

@@ -1,4 +1,4 @@
-//! A desktop with scripted partners.
+//! A desktop with scripted services, a screen in memory and a fake browser.
 
 use super::fake_browser::FakeBrowser;
 use crate::companion::desktop::idle::DesktopMode;
@@ -75,8 +75,9 @@ impl DesktopHarness {
         };
         let (display, client) = FakeDisplay::start();
         let stop = watch::Sender::new(false);
-        let partners = (fake_service_functions(), client);
-        let (desktop, tasks) = Desktop::start_with(partners, settings, None, &stop.subscribe());
+        let functions = fake_service_functions();
+        let (desktop, tasks) =
+            Desktop::start_with(functions, client, settings, None, &stop.subscribe());
         settle().await;
         Self {
             folder,
@@ -194,7 +195,7 @@ pub(super) struct FakeVncServer {
 }
 
 impl FakeVncServer {
-    /// Accepts a connection and speaks first.
+    /// Accepts a connection and sends the RFB greeting.
     pub(super) async fn greet(&mut self) {
         settle().await;
         let accepted = self.listener.accept().now_or_never();

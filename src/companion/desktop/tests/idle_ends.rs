@@ -182,7 +182,7 @@ async fn a_browser_that_a_user_closed_does_not_keep_the_screen() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_server_of_viewers_ends_before_a_screen_that_is_in_use() {
+async fn the_vnc_server_ends_before_a_screen_that_is_in_use() {
     let harness = DesktopHarness::start().await;
     let (connected, mut services) = harness.connect_viewer().await;
     harness.display.set_window_count(1);

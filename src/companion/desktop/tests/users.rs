@@ -115,7 +115,7 @@ async fn a_client_that_reconnects_waits_for_a_browser_that_crashed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_of_viewers_that_does_not_speak_is_restarted() {
+async fn a_vnc_server_that_sends_nothing_is_restarted() {
     let harness = DesktopHarness::start().await;
     let (request, _server) = harness.send_viewer().await;
     let mut services = start_needed().await;

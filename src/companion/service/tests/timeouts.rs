@@ -2,23 +2,23 @@
 
 use super::harness::{ONE_SERVICE, ServiceHarness};
 use crate::companion::service::ServiceNeed;
-use crate::companion::service::fake_processes::{expect_started, mute_probes, next_started};
+use crate::companion::service::fake_processes::{expect_started, hold_probes, next_started};
 use crate::companion::tests::clock::{advance, advance_seconds, settle};
 use std::time::Duration;
 
 #[tokio::test(start_paused = true)]
 async fn a_service_that_does_not_become_ready_is_killed() {
-    for is_mute in [false, true] {
+    for holds_probes in [false, true] {
         let (harness, mut service) = ServiceHarness::start_one(ONE_SERVICE).await;
-        if is_mute {
-            mute_probes();
+        if holds_probes {
+            hold_probes();
         }
         advance(Duration::from_millis(14_999)).await;
         assert_eq!(service.supervisor.next_request().await, None);
         advance(Duration::from_millis(1)).await;
         service.exit_when_killed().await;
         let states = "screen: restarting soon: ended by signal 9";
-        assert_eq!(harness.states(), states, "{is_mute}");
+        assert_eq!(harness.states(), states, "{holds_probes}");
         advance(Duration::from_millis(200)).await;
         assert_eq!(expect_started("screen").await.failures, 1);
     }
@@ -27,7 +27,7 @@ async fn a_service_that_does_not_become_ready_is_killed() {
 #[tokio::test(start_paused = true)]
 async fn a_probe_that_hangs_is_repeated() {
     let (harness, service) = ServiceHarness::start_one(ONE_SERVICE).await;
-    mute_probes();
+    hold_probes();
     // The probe that began before the service answers.
     advance(Duration::from_millis(10)).await;
     service.become_ready().await;

@@ -23,7 +23,7 @@ struct TestServersState {
     /// The number of servers that will end at their start.
     failing_starts: usize,
     /// Whether a server has ended at the word `die-once`, which it survives from then on.
-    has_died_once: bool,
+    has_ended_once: bool,
     /// The messages that held servers have received and not answered.
     held_messages: HashMap<String, Vec<(Bytes, UnboundedSender<Bytes>)>>,
 }
@@ -46,7 +46,7 @@ impl InProcessServer for TestServers {
         tokio::spawn(async move {
             let mut pending_call = None;
             while let Some(line) = from.recv().await {
-                if servers.dies_of(&line) {
+                if servers.is_ended_by(&line) {
                     let mut state = servers.state();
                     state.senders.remove(&name);
                     // The next server of the name answers.
@@ -66,10 +66,10 @@ impl TestServers {
     }
 
     /// Whether a message ends its server: each one with the word `die`, and the first one with `die-once`.
-    fn dies_of(&self, line: &[u8]) -> bool {
+    fn is_ended_by(&self, line: &[u8]) -> bool {
         let text = String::from_utf8_lossy(line);
         let is_first = text.contains("\"die-once\"")
-            && !std::mem::replace(&mut self.state().has_died_once, true);
+            && !std::mem::replace(&mut self.state().has_ended_once, true);
         is_first || text.contains("\"die\"")
     }
 

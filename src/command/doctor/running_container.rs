@@ -8,7 +8,7 @@ use crate::engine::{Container, ContainerPhase, Engine};
 use crate::ui::format_bytes;
 
 /// The keeper, the ports, the memory and the MCP clients of a running container.
-pub(super) async fn check_load(
+pub(super) async fn check_running_container(
     cx: &CommandContext,
     config: &Config,
     engine: &Engine,
