@@ -99,6 +99,24 @@ impl Body {
         Self::from_files(files)
     }
 
+    /// The files for the image of a stored body: those of an extension with the default body. `None` if the files are
+    /// neither a whole body nor an extension.
+    pub(crate) fn image_files(
+        files: &BTreeMap<String, Vec<u8>>,
+    ) -> Option<BTreeMap<String, Vec<u8>>> {
+        match Self::is_whole_body(files) {
+            true => Some(files.clone()),
+            false => extend_default_body(Path::new(""), files.clone())
+                .ok()
+                .map(|body| body.files),
+        }
+    }
+
+    /// Whether the files are a whole body, not an extension.
+    pub(crate) fn is_whole_body(files: &BTreeMap<String, Vec<u8>>) -> bool {
+        files.contains_key(BODY_MANIFEST)
+    }
+
     /// A body without a folder.
     pub(crate) fn from_files(files: BTreeMap<String, Vec<u8>>) -> Self {
         Self {
@@ -138,7 +156,7 @@ impl Body {
             None => Self::embedded(),
             Some(files) => {
                 check_reserved_paths(&files, &folder)?;
-                match files.contains_key(BODY_MANIFEST) {
+                match Self::is_whole_body(&files) {
                     true => {
                         let body = Self {
                             folder: Some(folder.clone()),
@@ -171,6 +189,11 @@ impl Body {
                 kinds.join(", ")
             )
         })
+    }
+
+    /// Whether the file, of the files for the image, names packages of the project.
+    pub(crate) fn is_package_file(path: &str) -> bool {
+        path.starts_with(CONTEXT_PACKAGES_FOLDER)
     }
 
     /// Whether the project adds packages to the image.

@@ -48,7 +48,16 @@ pub(super) fn list_run_changes(
             )));
         }
     };
-    Ok(Ok(compare_bodies(&before, &after)))
+    Ok(Ok(
+        match Body::is_whole_body(&before) == Body::is_whole_body(&after) {
+            true => compare_bodies(&before, &after),
+            // The default body and an extension of it.
+            false => compare_bodies(
+                &Body::image_files(&before).unwrap_or(before),
+                &Body::image_files(&after).unwrap_or(after),
+            ),
+        },
+    ))
 }
 
 fn compare_bodies(before: &BodyFileMap, after: &BodyFileMap) -> Vec<BodyChange> {
@@ -85,7 +94,10 @@ fn diff_file_lines(path: &str, old: Option<&Vec<u8>>, new: Option<&Vec<u8>>) -> 
         let content = content.map_or(&[][..], Vec::as_slice);
         let short = content.len() <= MAX_DIFFED_FILE_BYTES && !content.contains(&0);
         let text = std::str::from_utf8(content).ok().filter(|_| short)?;
-        Some(text.to_owned())
+        Some(match Body::is_package_file(path) {
+            true => text.lines().map(remove_hashes).collect(),
+            false => text.to_owned(),
+        })
     };
     let (old_text, new_text) = (text(old)?, text(new)?);
     let name = |side: &str, content: Option<&Vec<u8>>| match content {
@@ -104,6 +116,12 @@ fn diff_file_lines(path: &str, old: Option<&Vec<u8>>, new: Option<&Vec<u8>>) -> 
         .context_radius(DIFF_CONTEXT_LINES)
         .header(&from, &to);
     Some(sanitize_text(&patch.to_string()))
+}
+
+/// A line of a list of packages without the hashes of its files.
+fn remove_hashes(line: &str) -> String {
+    let package = line.split(" --hash=").next().unwrap_or_default();
+    format!("{package}\n")
 }
 
 #[cfg(test)]
@@ -153,6 +171,45 @@ mod tests {
     }
 
     #[test]
+    fn the_first_extension_of_the_default_body_is_what_it_adds() {
+        let mut runs = RunDiffFixture::new();
+        let body = Body::embedded().to_archive().unwrap();
+        runs.upload_archive("host", &body);
+        let extension = files(&[
+            ("Dockerfile", b"FROM host\nRUN true\n"),
+            ("note", b"mine\n"),
+        ]);
+        let extension = Body::from_files(extension).to_archive().unwrap();
+        let run = runs.run(RunTask::Evolve, EvolveStage::Succeeded, "one", "host");
+        runs.run_store.save_body(&run.run, &extension).unwrap();
+        let changes = list_run_changes(&runs.run_store, &run).unwrap().unwrap();
+        let edits: Vec<_> = changes.iter().map(|c| (c.path.as_str(), c.edit)).collect();
+        let expected = [("Dockerfile", FileEdit::Changed), ("note", FileEdit::Added)];
+        assert_eq!(edits, expected);
+        assert!(
+            changes[0]
+                .diff
+                .as_ref()
+                .unwrap()
+                .ends_with("+FROM host\n+RUN true\n")
+        );
+    }
+
+    #[test]
+    fn packages_are_listed_without_hashes() {
+        let path = ".osctl/packages/pip/requirements.lock";
+        let after = files(&[(path, b"six==1.17.0 --hash=sha256:1 --hash=sha256:2\n")]);
+        let changes = compare_bodies(&BodyFileMap::new(), &after);
+        assert!(
+            changes[0]
+                .diff
+                .as_ref()
+                .unwrap()
+                .ends_with("+six==1.17.0\n")
+        );
+    }
+
+    #[test]
     fn the_size_of_a_diff_is_bounded_for_any_body() {
         let text = vec![b'\n'; super::MAX_DIFFED_FILE_BYTES];
         let names = (0..12).map(|number| format!("file-{number:02}"));
@@ -192,11 +249,12 @@ mod tests {
 
         /// Uploads a body as the host does after a build.
         fn upload_body(&self, image: &str, word: &str) {
-            std::fs::write(
-                self.folder.path().join(built_body_name(image)),
-                Self::body(word),
-            )
-            .unwrap();
+            self.upload_archive(image, &Self::body(word));
+        }
+
+        fn upload_archive(&self, image: &str, archive: &[u8]) {
+            let path = self.folder.path().join(built_body_name(image));
+            std::fs::write(path, archive).unwrap();
         }
 
         /// A run that replaced `previous`, or tried to.
