@@ -176,7 +176,8 @@ pub(crate) fn servers_document(servers: &BTreeMap<String, Value>) -> serde_json:
     serde_json::to_vec(&json!({"mcpServers": servers}))
 }
 
-/// Writes the configured servers where the companion reads them; a running companion loads them.
+/// Writes the configured servers where the companion reads them; a running companion loads them. Returns whether the
+/// servers have changed.
 ///
 /// # Errors
 /// When the file cannot be written, or code in the container has replaced its folder by another entry, which is not
@@ -184,7 +185,7 @@ pub(crate) fn servers_document(servers: &BTreeMap<String, Value>) -> serde_json:
 pub(crate) fn write_configured_servers(
     servers: &BTreeMap<String, Value>,
     data: &Path,
-) -> Result<()> {
+) -> Result<bool> {
     let path = data.join(CONFIGURED_SERVERS_FILE);
     let written = write_servers_file(servers, data);
     match written {
@@ -203,12 +204,26 @@ pub(crate) fn write_configured_servers(
     }
 }
 
-fn write_servers_file(servers: &BTreeMap<String, Value>, data: &Path) -> io::Result<()> {
+/// The sentence about changed servers of the configuration.
+pub(crate) fn describe_changed_servers(servers: &BTreeMap<String, Value>) -> String {
+    let names: Vec<String> = servers.keys().map(|name| format!("`{name}`")).collect();
+    match names.is_empty() {
+        true => "the configuration has no MCP servers now".into(),
+        false => format!(
+            "the container loads the MCP servers of the configuration: {}",
+            names.join(", ")
+        ),
+    }
+}
+
+fn write_servers_file(servers: &BTreeMap<String, Value>, data: &Path) -> io::Result<bool> {
     let (folder, name) = (OsStr::new("mcp"), OsStr::new("servers.json"));
     let text = servers_document(servers)?;
     let data = Folder::open(data)?;
     let folder = match data.open_folder(folder) {
-        Err(error) if error.kind() == ErrorKind::NotFound && servers.is_empty() => return Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound && servers.is_empty() => {
+            return Ok(false);
+        }
         Err(error) if error.kind() == ErrorKind::NotFound => {
             data.create_folder(folder)?;
             data.open_folder(folder)?
@@ -216,12 +231,15 @@ fn write_servers_file(servers: &BTreeMap<String, Value>, data: &Path) -> io::Res
         found => found?,
     };
     match folder.read_file(name, text.len() as u64) {
-        Ok(Some(held)) if held == text => return Ok(()),
-        Err(error) if error.kind() == ErrorKind::NotFound && servers.is_empty() => return Ok(()),
+        Ok(Some(held)) if held == text => return Ok(false),
+        Err(error) if error.kind() == ErrorKind::NotFound && servers.is_empty() => {
+            return Ok(false);
+        }
         _ => {}
     }
     // Only its owner may read the file: a server's environment may hold secrets.
-    folder.replace_file(name, 0o600, &text)
+    folder.replace_file(name, 0o600, &text)?;
+    Ok(true)
 }
 
 /// The host of a server's URL: the rest may contain a key.
@@ -243,10 +261,11 @@ mod tests {
         let data = tempfile::tempdir().unwrap();
         let path = data.path().join("mcp/servers.json");
         let none = std::collections::BTreeMap::new();
-        write_configured_servers(&none, data.path()).unwrap();
+        assert!(!write_configured_servers(&none, data.path()).unwrap());
         assert!(!path.exists());
         let one = [("a".to_owned(), json!({"command": "x"}))].into();
-        write_configured_servers(&one, data.path()).unwrap();
+        assert!(write_configured_servers(&one, data.path()).unwrap());
+        assert!(!write_configured_servers(&one, data.path()).unwrap());
         let text = fs::read_to_string(&path).unwrap();
         assert_eq!(text, r#"{"mcpServers":{"a":{"command":"x"}}}"#);
         write_configured_servers(&none, data.path()).unwrap();

@@ -169,7 +169,9 @@ impl UpRunner<'_> {
             };
             self.check_changes(recorded, &record, &lost, container.image != spec.image)?;
         }
-        self.write_instance_files(&mut record, &image).await?;
+        if self.write_instance_files(&mut record, &image).await? {
+            notes.push(mcp::describe_changed_servers(&config.servers));
+        }
         if let (Engine::Docker(docker), Some(socket), Some(container)) = (
             self.engine,
             socket,
@@ -252,23 +254,26 @@ impl UpRunner<'_> {
         same(SPEC_DIGEST_LABEL) && (self.env_args.is_empty() || same(PASSED_ENV_DIGEST_LABEL))
     }
 
-    /// Puts the files of the instance where the container reads them.
-    async fn write_instance_files(&self, record: &mut InstanceRecord, image: &str) -> Result<()> {
+    /// Puts the files of the instance where the container reads them. Returns whether the configured MCP servers have
+    /// changed.
+    async fn write_instance_files(&self, record: &mut InstanceRecord, image: &str) -> Result<bool> {
         let (instance, servers) = (self.instance, &self.resolved.config.servers);
         let password = instance.ensure_vnc_password()?;
         if let Some(volumes) = self.remote_volumes() {
-            return volumes
+            volumes
                 .upload_instance_files(record, image, servers, &password)
-                .await;
+                .await?;
+            return Ok(false);
         }
         for folder in [instance.files_folder(), instance.data_folder()] {
             ensure_private_folder(&folder)?;
         }
-        mcp::write_configured_servers(servers, &instance.data_folder())?;
+        let has_new_servers = mcp::write_configured_servers(servers, &instance.data_folder())?;
         if let Some(variables) = instance.read_environment()? {
             instance.write_companion_environment(&variables)?;
         }
-        instance.write_vnc_password(&password)
+        instance.write_vnc_password(&password)?;
+        Ok(has_new_servers)
     }
 
     /// A note about the variables of `osctl env`.

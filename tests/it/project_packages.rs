@@ -139,17 +139,21 @@ fn packages_reach_the_session_at_once_and_the_image_with_the_next_evolve() {
     );
 
     // The next image has the same versions, and the variables are kept.
+    home.write_config("servers:\n  more: { command: cat }\n");
     let begin = Instant::now();
-    home.ok(["evolve", "--reason", "packages"]);
+    let ran = home.ok(["evolve", "--reason", "packages"]);
+    assert!(
+        ran.stderr
+            .contains("the MCP servers of the configuration: `more`"),
+        "{ran:?}"
+    );
     print_line(&format!(
         "an evolve with three packages took {:.1?}",
         begin.elapsed()
     ));
     let diff = home.ok(["evolve", "diff", "last"]).stdout;
-    assert!(
-        diff.contains(&format!("+polars=={version} --hash=")),
-        "{diff}"
-    );
+    assert!(diff.contains(&format!("+polars=={version}\n")), "{diff}");
+    assert!(home.ok(["mcp", "ls"]).stdout.contains("more"));
     let after = exec(
         &home,
         "(polars.__version__, kept, generation == os.getpid())",

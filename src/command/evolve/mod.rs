@@ -14,6 +14,7 @@ use crate::error::{Error, Result, VerbOutcome};
 use crate::host::follow_evolve::wait_for_run_end;
 use crate::host::instance::Instance;
 use crate::host::keeper::{KeeperContainer, unexpected_reply_error};
+use crate::host::mcp::{describe_changed_servers, write_configured_servers};
 use crate::host::replace_via_keeper::run_in_progress_error;
 use crate::protocol::evolve::{
     EvolveRequest, EvolveRunId, KeeperReply, KeeperRequest, RollbackRequest,
@@ -185,12 +186,18 @@ impl From<EvolveArgs> for EvolvePlan {
 
 pub(crate) async fn run(args: EvolveArgs, cx: &CommandContext) -> Result<VerbOutcome> {
     let plan = EvolvePlan::from(args);
-    if let EvolvePlan::Evolve { .. } = &plan {
+    if let EvolvePlan::Evolve { request, .. } = &plan {
         // The configuration must be readable before an image is built from it.
         cx.trusted_config_file()?;
-        let project = cx.require_record()?.project;
-        if let (_, Some(error)) = cx.config_with_error(Some(&project), Vec::new())? {
+        let record = cx.require_record()?;
+        let (resolved, error) = cx.config_with_error(Some(&record.project), Vec::new())?;
+        if let Some(error) = error {
             return Err(error.into());
+        }
+        let (servers, data) = (&resolved.config.servers, cx.instance.data_folder());
+        let is_here = record.remote.is_none() && !request.dry_run;
+        if is_here && write_configured_servers(servers, &data)? {
+            cx.ui.print_message(describe_changed_servers(servers));
         }
     }
     let Engine::Docker(docker) = cx.connect_engine(cx.require_record()?.engine).await? else {
