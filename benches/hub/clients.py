@@ -3,8 +3,8 @@
 On the host, the argument is a JSON object: the `port` of the hub, and the `folder` with supergateway,
 its server and the file that it reads. Reads lines from stdin, and ends with them. The first is the
 token; every other is `NAME COUNT`, and is answered with one line of JSON: the seconds that each of
-COUNT calls took, or, for a crowd, how many calls a second 64 clients got answered. The clients are
-the same for all who speak HTTP: raw sockets, so that what is measured is the other side.
+COUNT calls took, or, for a crowd, how many calls a second 64 clients got answered. All HTTP clients
+are the same raw sockets, so that the times differ only by the server.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ use std::time::Duration;
 /// Without output for this time, a spinner is shown.
 const FOLLOW_SPINNER_DELAY: Duration = Duration::from_millis(500);
 
-/// How often, and how long, osctl asks for the place of a queued run.
+/// Interval and time limit of requests for the position of a queued run.
 const QUEUE_POLL_INTERVAL: Duration = Duration::from_secs(2);
 const QUEUE_QUERY_TIMEOUT: Duration = Duration::from_secs(1);
 

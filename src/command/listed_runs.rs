@@ -14,7 +14,7 @@ pub(crate) struct ListedRun {
 }
 
 impl ListedRun {
-    /// The first line of the code, or of the command after a `$`.
+    /// The first line of the code; a command has `$ ` in front.
     pub(super) fn code(&self) -> String {
         match self.is_command {
             true => format!("$ {}", unquote_name(&self.summary.code)),

@@ -144,7 +144,7 @@ pub(super) async fn report_when_restored(client: &CompanionClient, cx: &CommandC
     }
 }
 
-/// Waits until all sessions are restored, and returns their status; after a while without progress, too.
+/// Waits until all sessions are ready, or until [`SessionsWait`] gives up. Returns the last reply of the companion.
 async fn wait_for_sessions(client: &CompanionClient) -> Result<Vec<SessionStatus>> {
     let mut wait = SessionsWait::start(Instant::now());
     loop {

@@ -1,4 +1,4 @@
-//! What both engines report: a container, and the progress of an operation.
+//! Containers and the progress of an operation, as both engines report them.
 
 use crate::protocol::spec::Port;
 use std::collections::{BTreeMap, BTreeSet};

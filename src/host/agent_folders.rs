@@ -31,7 +31,7 @@ pub(crate) fn agent_writable_folders(
     Ok(all)
 }
 
-/// The same, with this instance's recorded project and mounts.
+/// The folders of [`agent_writable_folders`], and this instance's recorded project and mounts.
 ///
 /// # Errors
 /// When the state folder cannot be read.

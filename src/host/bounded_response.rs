@@ -105,7 +105,8 @@ impl ResponseLines {
     }
 }
 
-/// Opens a lost stream again, until no attempt is left or another one can't help.
+/// Opens a lost stream again: the first try, then `attempts` more, with `delay` between them. An error that `is_final`
+/// accepts ends the attempts.
 pub(super) async fn reopen_stream<F: Future<Output = Result<Response, anyhow::Error>>>(
     attempts: u32,
     delay: Duration,

@@ -23,7 +23,7 @@ pub(super) struct RunRequest {
     pub(super) reason: Option<String>,
     pub(super) force: bool,
     pub(super) dry_run: bool,
-    /// Of an evolve; a rollback builds nothing.
+    /// The build policy of an evolve; a rollback ignores the value.
     pub(super) build_policy: BuildPolicy,
     /// The run whose image is the target of the rollback.
     pub(super) rollback_run: Option<EvolveRunId>,

@@ -389,9 +389,9 @@ fn anonymous_volume(container: String) -> Volume {
     }
 }
 
-/// Only a host that has never uploaded today's file has the former one: when today's file can't be read, the former one
-/// may grant what the host has withdrawn since. It holds the secrets of the former environment, so it is removed as soon
-/// as today's file is there.
+/// Reads the deploy config. A host of an earlier version uploads the former file only. If the current file exists but
+/// can't be read, the former file is not used, because the host may have withdrawn its permissions since. The former
+/// file holds secrets of the former environment, so the keeper removes it when the current file can be read.
 fn read_deploy_config(state_folder: &Path) -> io::Result<Vec<u8>> {
     match std::fs::read(state_folder.join(DEPLOY_CONFIG_FILE)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {

@@ -29,7 +29,7 @@ pub(super) struct UnreachableContainer {
 pub(super) struct UnreachableFile(PathBuf);
 
 impl UnreachableFile {
-    /// Gives the file of a former keeper today's name.
+    /// Opens the file in the state folder; renames the file of an earlier keeper.
     pub(super) fn new(state: &Path) -> Self {
         let path = state.join(UNREACHABLE_FILE);
         let former = state.join(FORMER_UNREACHABLE_FILE);
@@ -37,7 +37,7 @@ impl UnreachableFile {
             && !path.exists()
             && let Err(error) = fs::rename(&former, &path)
         {
-            tracing::warn!("`{}` can't be renamed: {error}", former.display());
+            tracing::warn!(%error, file = %former.display(), "the port recovery file can't be renamed");
         }
         Self(path)
     }

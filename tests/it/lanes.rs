@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 /// A named test of the list.
 pub(crate) struct TestCase {
     name: String,
-    /// The trial of the first tier, or the unit test, that shows the same promise in less time; only tests of the long
-    /// tier have it.
+    /// The trial of the first tier, or the unit test, that checks the same guarantee in less time; only tests of the
+    /// long tier have it.
     quick: Option<&'static str>,
     run: Box<dyn FnOnce() + Send>,
 }

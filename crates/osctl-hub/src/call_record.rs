@@ -106,7 +106,7 @@ impl Drop for CallRecord {
     }
 }
 
-/// The verdict by the answer. The built-in tools report a run that did not reach its end in `_meta`.
+/// The verdict of a call, read from its answer. The built-in tools report a run that did not reach its end in `_meta`.
 fn answer_verdict(answer: &[u8]) -> (ActivityVerdict, Option<UnfinishedRun>) {
     let text = std::str::from_utf8(answer).unwrap_or_default();
     let value = |path: &[&str]| find_value(text, path).map(|span| &text[span]);
@@ -149,7 +149,7 @@ mod tests {
                 r#"{"id":1,"result":{"isError":true,"_meta":{"osctl/run":{"id":"a","status":"lost"}}}}"#,
                 V::Lost,
             ),
-            // The fields of another server are its own.
+            // Another server may use the same key with another type of value.
             (
                 r#"{"id":1,"result":{"structuredContent":{"status":"running"},"_meta":{"osctl/run":1}}}"#,
                 V::Completed,

@@ -148,11 +148,15 @@ fn choose_clients(yes: bool, cx: &CommandContext) -> Result<Vec<&'static Connect
         return Err(Error::usage(message, hint).into());
     }
     let titles: Vec<&str> = installed.iter().map(|client| client.title).collect();
-    let chosen = cx
-        .ui
-        .choose_several("Which clients? (space toggles)", &titles)?;
+    let chosen = cx.ui.choose_several(
+        "Which clients? (space bar: select or deselect, Enter: connect)",
+        &titles,
+    )?;
     match chosen.is_empty() {
-        true => Err(Error::usage("no client was chosen", "select with the space bar").into()),
+        true => {
+            let hint = "run `osctl mcp connect` again; Enter accepts the selected clients, the space bar changes the selection";
+            Err(Error::usage("no client was chosen", hint).into())
+        }
         false => Ok(chosen.into_iter().map(|at| installed[at]).collect()),
     }
 }

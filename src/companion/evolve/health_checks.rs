@@ -23,7 +23,7 @@ const EVOLVE_SERVICE_TIMEOUT: Duration = Duration::from_secs(45);
 /// may be cold.
 const EVOLVE_MCP_SERVER_TIMEOUT: Duration = Duration::from_secs(45);
 
-/// The same for a server of an unchanged image.
+/// Time limit of an MCP server of an unchanged image to start and to list its tools.
 const SAME_IMAGE_SERVER_TIMEOUT: Duration = Duration::from_secs(10);
 
 const EVOLVE_PORT_TIMEOUT: Duration = Duration::from_secs(5);

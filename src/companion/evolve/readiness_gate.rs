@@ -7,8 +7,8 @@
 //! ```
 //!
 //! The keeper signals the result with a command, so that no client waits longer than the verification takes. The gate
-//! also asks for the state of the run, in case the command is missed. A keeper that gives no reply for
-//! [`EVOLVE_KEEPER_SILENCE_TIMEOUT`] keeps the gate closed no longer, whether it has ended or hangs.
+//! also asks for the state of the run, in case the command is missed. The gate also opens when the keeper gives no
+//! reply for [`EVOLVE_KEEPER_SILENCE_TIMEOUT`], because the keeper has ended or hangs.
 
 use super::EvolveHandle;
 use super::keeper_client::send_keeper_request;

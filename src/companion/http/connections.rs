@@ -11,9 +11,8 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// From the opening of a connection, or from the end of a reply, to the complete head of the next request. It does not
-/// limit bodies and replies. osctl's own clients reuse no connection that was idle for as long
-/// (`CLIENT_IDLE_TIMEOUT`).
+/// Maximum time from the opening of a connection, or from the end of a reply, to the complete head of the next request.
+/// Bodies and replies have no such limit. osctl's client reuses a connection for at most 20 s (`CLIENT_IDLE_TIMEOUT`).
 pub(super) const REQUEST_HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Serves `routes` until `closing`, and finishes pending replies.

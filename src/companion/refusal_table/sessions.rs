@@ -180,13 +180,12 @@ fn used_run_id(id: &str, owner: &str) -> ApiRefusal {
 
 /// `owner` is what the ID belonged to.
 fn removed_run_id(id: &str, owner: &str) -> ApiRefusal {
-    let message = format!(
-        "ID `{id}` belongs to an earlier {owner}, which is no longer kept; nothing was executed"
-    );
+    let message =
+        format!("ID `{id}` was used by an earlier {owner} that was removed; nothing was executed");
     ApiRefusal::new(S::CONFLICT, "id_used", message)
         .with_hint("choose another ID, or omit `id`")
         .with_tool_text(format!(
-            "run `{id}` was executed earlier and is no longer kept; nothing was executed now"
+            "run `{id}` was executed earlier and removed; nothing was executed now"
         ))
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct RunRegistry<W: RunKind> {
     runs: Arc<Mutex<VecDeque<Arc<TrackedRun<W>>>>>,
 }
 
-/// Why no run can have that id.
+/// Why a request can't start a run with its ID.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RunIdConflict {
     /// A run with that id exists and has a different request.

@@ -284,7 +284,7 @@ impl<W: RunKind> TrackedRun<W> {
         self.recorder.as_ref().is_some_and(is_retained)
     }
 
-    /// Removes the run from the journal. With the digest of its ID, the ID is not executed again.
+    /// Removes the run from the journal. With the digest of its ID, later requests with this ID are refused.
     pub(super) fn mark_forgotten(&self, id: Option<RunIdDigest>) {
         if let Some(recorder) = &self.recorder {
             recorder.mark_forgotten(id);

@@ -1,7 +1,7 @@
 //! Services without processes: a test answers their probes and ends them.
 //!
-//! The functions have no state of their own, so the services of a test are a value of its thread, in which also its
-//! runtime runs.
+//! [`ServiceFunctions`] holds plain functions, so the fake services are in a thread-local value. The runtime of a test
+//! runs in the thread of the test.
 
 use super::declaration::{ServiceDeclaration, ServiceProbe};
 use super::{ServiceFunctions, ServiceStatus, SpawnService};

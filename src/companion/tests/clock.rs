@@ -13,7 +13,7 @@ const SETTLE_ROUNDS: usize = 64;
 /// Maximum time in which the system delivers an event, on a busy machine.
 const SYSTEM_EVENT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Stops the clock of the runtime until this is dropped.
+/// Stops the clock of the runtime until the value is dropped.
 #[derive(Debug)]
 pub(crate) struct StoppedClock {
     /// While a blocking task runs, the runtime does not move its clock. The task ends with this value.

@@ -1,4 +1,4 @@
-//! What a running container uses.
+//! The start time and the memory of a running container.
 
 use super::{Docker, with_query_timeout};
 use crate::engine::ContainerUsage;

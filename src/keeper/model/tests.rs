@@ -1,4 +1,4 @@
-//! The current protocol holds its promises, and each earlier order of steps breaks one.
+//! Tests that the current order of steps keeps its invariants, and that each other order violates one.
 
 use super::{SwapModel, SwapState, SwapViolation, first, left_aside, renamed};
 use crate::model_checker::{assert_finds, assert_holds};

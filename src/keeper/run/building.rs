@@ -16,7 +16,7 @@ use anyhow::{Context, bail};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// What an evolve does before and instead of a build.
+/// When an evolve builds, and whether the keeper checks the syntax first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::keeper) enum BuildPolicy {
     /// Replaces nothing if nothing has changed.

@@ -37,7 +37,7 @@ pub(super) struct RunExecutor {
     pub(super) log: RunLog,
     pub(super) record: EvolveRecord,
     pub(super) journal_entry: RunJournalEntry,
-    /// Of an evolve; a rollback builds nothing.
+    /// The build policy of an evolve; a rollback ignores the value.
     pub(super) build_policy: BuildPolicy,
     /// Since when the old container refuses requests.
     pub(super) refusing_since: Option<Instant>,

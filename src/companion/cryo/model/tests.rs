@@ -1,4 +1,4 @@
-//! The current order of steps holds its promises, and each other order breaks one.
+//! Tests that the current order of steps keeps its invariants, and that each other order violates one.
 
 use super::{
     CryoModelOrder, CryoModelViolation, EMPTY_CRYO_MODEL, state_of_earlier_version, state_with_runs,

@@ -1,4 +1,4 @@
-//! When a quiesced companion accepts requests again.
+//! Tests of the end of a quiesce.
 
 use super::fake_keeper::FakeStatusKeeper;
 use super::harness::QuiesceHarness;

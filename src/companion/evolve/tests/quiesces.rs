@@ -1,4 +1,4 @@
-//! What a quiesce waits for, and what it does when the grace time is over.
+//! Tests of a quiesce: the grace time, and what follows.
 
 use super::harness::QuiesceHarness;
 use crate::companion::admission::ListenerKind;

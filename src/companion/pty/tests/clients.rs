@@ -1,4 +1,4 @@
-//! Which client writes, and what each client reads.
+//! Tests of the clients of a terminal: the writer, and the output of each.
 
 use super::harness::{TerminalHarness, TestClient, attach_request, view_request};
 use crate::companion::pty::{PtyAttachRequest, PtyDisconnectReason, TerminalSize};

@@ -176,7 +176,8 @@ impl RunStore {
         )
     }
 
-    /// Notes that the run of this ID is removed: the ID is not executed again. Returns what the journal records.
+    /// Notes that the run of this ID is removed, so that later requests with this ID are refused. Returns what the
+    /// journal records.
     pub(super) fn remove_id(&self, api_path: &str, id: &str) -> Option<RunIdDigest> {
         let inner = self.0.as_ref()?;
         let digest = removed_ids::run_id_digest(api_path, id);

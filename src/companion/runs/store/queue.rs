@@ -368,7 +368,7 @@ impl RunRecorder {
         beneath.display().to_string()
     }
 
-    /// Records that the run is removed. With the digest of its ID, the ID is not executed again.
+    /// Records that the run is removed. With the digest of its ID, later requests with this ID are refused.
     pub(in crate::companion::runs) fn mark_forgotten(self: &Arc<Self>, id: Option<RunIdDigest>) {
         if !self.is_forgotten.swap(true, Ordering::Relaxed) {
             self.push_record(&StoredRunRecord::Forget(id), RecordUrgency::Soon);

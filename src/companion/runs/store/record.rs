@@ -72,7 +72,8 @@ pub(in crate::companion::runs) enum StoredRunRecord {
         bytes: Vec<u8>,
     },
     End(StoredRunEnd),
-    /// The run was refused, or displaced by newer runs; then with the digest of its ID, which is not executed again.
+    /// The run was refused, or removed because of newer runs. A removed run has the digest of its ID, so that later
+    /// requests with this ID are refused.
     Forget(Option<RunIdDigest>),
 }
 

@@ -35,7 +35,7 @@ pub(super) fn read_journals(folders: &[PathBuf], removed: &mut RemovedIds) -> Ve
     for folder in folders {
         let warn = |what: &str, error: &io::Error| {
             let folder = folder.display();
-            tracing::error!("the {what} in `{folder}` can't be read: {error}");
+            tracing::error!(%error, %folder, what, "stored records can't be read");
         };
         if let Err(error) = removed.add_from_folder(folder) {
             warn("IDs of removed runs", &error);

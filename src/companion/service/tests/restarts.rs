@@ -1,4 +1,4 @@
-//! How a service ends, and when it restarts.
+//! Tests of ends and restarts of services.
 
 use super::harness::{ONE_CLOSABLE_SERVICE, ONE_SERVICE, ServiceHarness};
 use crate::companion::service::ServiceNeed;

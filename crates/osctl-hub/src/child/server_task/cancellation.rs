@@ -15,7 +15,7 @@ use tokio::time::Instant;
 /// A server that ends within this time after a cancellation has ended because of the cancellation.
 const MAX_CANCEL_EXIT_DELAY: Duration = Duration::from_secs(2);
 
-const CANCEL_EXIT_WARNING: &str = "the server ended after a cancellation, so the hub sends no more cancellations to the server; `cancel: false` in the server's configuration avoids the first end";
+const CANCEL_EXIT_WARNING: &str = "the server ended after a cancellation, so the hub sends no more cancellations to the server; set `cancel: false` in the configuration of the server to prevent such an end";
 
 impl ServerTask {
     /// Tells the server that its answer to a call has no recipient.
@@ -38,7 +38,7 @@ impl ServerTask {
     pub(super) fn detect_end_at_cancel(&mut self) {
         let last_cancel = self.last_cancel.take();
         let is_late = last_cancel.is_none_or(|cancel| cancel.elapsed() > MAX_CANCEL_EXIT_DELAY);
-        // The message that finds a remote server restarted may be a cancellation.
+        // The loss of a remote server is noticed at the next message, which may be the cancellation.
         let is_remote = matches!(self.spec.config.transport, ServerTransport::Remote { .. });
         if is_late || is_remote || self.spec.ends_at_cancel.swap(true, Ordering::Relaxed) {
             return;

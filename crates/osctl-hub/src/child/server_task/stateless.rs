@@ -280,7 +280,8 @@ impl ServerTask {
             self.send_enveloped(text);
         }
         if let Some(before) = before {
-            // Not a call: without its end, the server would send each notification twice.
+            // The message ends the former subscription, which is no call, so `cancel: false` does not apply. Otherwise
+            // the server would send each notification twice.
             let params = format!(r#"{{"requestId":{}}}"#, before.id);
             self.send_to_server(message::notification_message(
                 "notifications/cancelled",
