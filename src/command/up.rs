@@ -130,8 +130,10 @@ pub(crate) async fn run(args: UpArgs, cx: &CommandContext) -> Result<VerbOutcome
     done
 }
 
+/// Starts or replaces the container, and reports the result. The caller holds the lock of the instance.
+///
 /// # Errors
-/// When `up` is refused, or a step fails. The caller holds the lock of the instance.
+/// When `up` is refused, or a step fails.
 async fn bring_up(plan: UpPlan, cx: &CommandContext) -> Result<VerbOutcome> {
     let begin = Instant::now();
     let recorded = cx.instance.read_record()?;
@@ -240,12 +242,7 @@ async fn bring_up(plan: UpPlan, cx: &CommandContext) -> Result<VerbOutcome> {
         wait_for_interrupt: &|| Box::pin(wait_for_interrupt()),
         progress: &work,
     };
-    let UpResult {
-        record,
-        outcome: done,
-        keeper_error: without_keeper,
-        notes,
-    } = {
+    let result = {
         let there = remote.map(|_| resolved.config.remote_socket.as_path());
         runner.run(project, there.or(socket)).await?
     };
@@ -257,6 +254,23 @@ async fn bring_up(plan: UpPlan, cx: &CommandContext) -> Result<VerbOutcome> {
     }
     cx.instance.save_mounts(&mounts)?;
     drop(work);
+    report_up(&engine, &resolved.config, result, begin, cx).await
+}
+
+/// Prints the notes of `up`, waits for the restored sessions, and prints the state of the instance.
+async fn report_up(
+    engine: &Engine,
+    config: &Config,
+    result: UpResult,
+    begin: Instant,
+    cx: &CommandContext,
+) -> Result<VerbOutcome> {
+    let UpResult {
+        record,
+        outcome: done,
+        keeper_error: without_keeper,
+        notes,
+    } = result;
     for note in notes {
         cx.ui.print_message(note);
     }
@@ -277,14 +291,14 @@ async fn bring_up(plan: UpPlan, cx: &CommandContext) -> Result<VerbOutcome> {
     let has_loss = match done {
         UpOutcome::Unchanged | UpOutcome::UnchangedWithOtherEnv | UpOutcome::Continued => false,
         _ => {
-            let bind = record.bind_address(resolved.config.bind);
+            let bind = record.bind_address(config.bind);
             let client = CompanionClient::new(&cx.instance, &record, bind)?;
             restored_sessions::report_when_restored(&client, cx).await
         }
     };
     let took = super::format_duration(begin.elapsed().as_secs_f64());
     let outcome = format!("{outcome} ({took})");
-    report_instance(cx, &engine, &record, &resolved.config, &outcome).await?;
+    report_instance(cx, engine, &record, config, &outcome).await?;
     Ok(outcome_of_start(has_loss))
 }
 
