@@ -103,6 +103,15 @@ pub(crate) fn is_open_to_others(path: &Path) -> Result<bool> {
     Ok(fs::metadata(path)?.mode() & 0o077 != 0)
 }
 
+/// Replaces a file of a private folder, which is created if it is missing; readable by the owner alone.
+pub(crate) fn write_private(path: &Path, content: &[u8]) -> Result<()> {
+    let folder = path.parent().context("the path has no parent folder")?;
+    ensure_private_folder(folder)?;
+    atomic_write(path, content, Durability::DataSynced)
+        .with_context(|| format!("writing `{}`", path.display()))?;
+    Ok(())
+}
+
 #[cfg(all(test, unix))]
 mod tests {
     use super::ensure_private_folder;
@@ -135,13 +144,4 @@ mod tests {
         assert_eq!(mode(&folder), 0o700);
         assert_eq!(mode(&home.path().join("above")), 0o755);
     }
-}
-
-/// Replaces a file of a private folder, which is created if it is missing; readable by the owner alone.
-pub(crate) fn write_private(path: &Path, content: &[u8]) -> Result<()> {
-    let folder = path.parent().context("the path has no parent folder")?;
-    ensure_private_folder(folder)?;
-    atomic_write(path, content, Durability::DataSynced)
-        .with_context(|| format!("writing `{}`", path.display()))?;
-    Ok(())
 }

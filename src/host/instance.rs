@@ -3,8 +3,7 @@
 //! The first instance is `default`; another instance's name is appended to the name of everything it owns.
 
 use super::applied_settings::AppliedSettings;
-use super::folders::write_private;
-use super::folders::{Folders, ensure_private_folder};
+use super::folders::{Folders, ensure_private_folder, write_private};
 use crate::config::{EngineChoice, PortsConfig, is_instance_name};
 use crate::engine::{Container, Engine, EngineAddress, OWNER_LABEL, create_lock_file};
 use crate::error::{Error, Result};

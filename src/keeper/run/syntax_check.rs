@@ -4,8 +4,7 @@
 //! The check finds mistakes soon and grants nothing: a container that does not answer, or answers wrongly, only loses
 //! the early message. The body that is built is the keeper's own copy.
 
-use super::BuildPolicy;
-use super::RunExecutor;
+use super::{BuildPolicy, RunExecutor};
 use crate::engine::EngineProgress;
 use crate::error::Result;
 use crate::keeper::sanitize;

@@ -19,8 +19,7 @@ use crate::image::{
 use crate::protocol::evolve::{
     DeployConfig, EvolveRecord, EvolveStatus, KeeperReply, KeeperRequest,
 };
-use crate::protocol::proof::prove_nonce;
-use crate::protocol::proof::sha256_fingerprint;
+use crate::protocol::proof::{prove_nonce, sha256_fingerprint};
 use crate::protocol::service::{Health, HealthStatus, Ping};
 use crate::protocol::{BODY_PROTOCOL_VERSION, PROTOCOL_VERSION, PROTOCOL_VERSION_HEADER};
 use parking_lot::Mutex;
