@@ -29,7 +29,7 @@ from ..variables import type_name
 from . import arrays, failing_object, make_based, omissions, rows
 from .builtin_subclasses import base_of, content_of
 from .environment import is_installed
-from .omissions import Attribute, Different, Holders, Omission
+from .omissions import Attribute, Different, Holders, Omission, UserClass
 from .open_files import FILES
 from .receipt import BECOMES
 from .rules import Rules
@@ -84,6 +84,7 @@ class Comparison:
         """Whether the stream has the compared objects; it may not have values of attributes."""
         self._plain: dict[int, bool] = {}
         self._own: dict[int, bool | None] = {}
+        self._users: dict[int, UserClass] = {}
 
     def find_difference(self, name: str, was: Any, now: Any) -> str | None:
         """Returns where and how the objects differ, or None."""
@@ -265,9 +266,12 @@ class Comparison:
 
     def _note_attributes(self, x: Any, y: Any) -> None:
         """Compares the names of attributes, and notes values that the reduced form may not have."""
-        omissions.check_attributes(x, y)
-        for name, was, now in omissions.pair_attributes(x, y):
-            owners, (xs, ys) = self._attributes.setdefault((id(type(x)), name), ([], ([], [])))
+        kind = id(type(x))
+        known = self._users.get(kind)
+        if known is None:
+            known = self._users[kind] = UserClass.of(type(x))
+        for name, was, now in omissions.check_attributes(known, x, y):
+            owners, (xs, ys) = self._attributes.setdefault((kind, name), ([], ([], [])))
             owners.append(x)
             xs.append(was)
             ys.append(now)

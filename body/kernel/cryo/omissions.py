@@ -46,8 +46,22 @@ class Omission(Different):
     """An instance of a class of the user came back without an attribute."""
 
 
-def check_attributes(was: Any, now: Any) -> None:
-    """Compares the names of fields, and of all attributes for a class of the user.
+class UserClass(NamedTuple):
+    """What is known of a class that may be one of the user."""
+
+    is_users: bool
+    defines_pickling: bool
+    """Whether a class of the user defines what is stored: it may be other values."""
+
+    @classmethod
+    def of(cls, kind: type) -> UserClass:
+        is_users = _is_users_class(kind)
+        return cls(is_users, is_users and _defines_pickling(kind))
+
+
+def check_attributes(known: UserClass, was: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Compares the names of fields, and of all attributes for a class of the user. Yields the
+    attributes of both objects, with their values, where the stored form may have other values.
 
     # Errors
     `Different`; `Omission` for a class of the user.
@@ -56,20 +70,15 @@ def check_attributes(was: Any, now: Any) -> None:
     for name in _declared_fields(kind):
         if _has_attribute(was, name) and not _has_attribute(now, name):
             raise Different(was, f"came back without its field `{name}`")
-    if not _is_users_class(kind):
+    if not known.is_users:
         return
-    for name in _attributes_of(was):
+    values = _attributes_of(was)
+    for name in values:
         if not _has_attribute(now, name) and not _is_cached(kind, name):
             raise Omission(was, f"came back without its attribute `{name}`")
-
-
-def pair_attributes(was: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yields the attributes of both objects, with their values, if a class of the user defines what
-    is stored: the stored form may hold other values."""
-    kind = type(was)
-    if not _is_users_class(kind) or not _defines_pickling(kind):
+    if not known.defines_pickling:
         return
-    values, others = _attributes_of(was), _attributes_of(now)
+    others = _attributes_of(now)
     for name, value in values.items():
         if name in others and not _is_cached(kind, name):
             yield name, value, others[name]
