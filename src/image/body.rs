@@ -60,6 +60,8 @@ pub(crate) struct Body {
     sources: Option<BTreeMap<String, Vec<u8>>>,
     /// Lines of the default Dockerfile before those of an extension.
     pub(super) default_lines: usize,
+    /// The line of the Dockerfile at which the steps of the project's packages begin.
+    pub(super) packages_line: Option<usize>,
     /// The installers whose packages have no versions in `osctl.lock`.
     pub(super) unlocked: Vec<PackageKind>,
 }

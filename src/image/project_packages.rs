@@ -65,6 +65,7 @@ fn append_package_layers(body: &mut Body, lists: &PackageLists, lock: &PackageLo
         ));
     }
     let dockerfile = body.files.entry("Dockerfile".into()).or_default();
+    body.packages_line = Some(dockerfile.iter().filter(|byte| **byte == b'\n').count() + 1);
     dockerfile.extend_from_slice(steps.as_bytes());
 }
 

@@ -66,6 +66,37 @@ pub(crate) struct PermittedDockerfile {
     /// ${GROUND}` are those inside of osctl.
     has_default_ground: bool,
     step_lines: StepLines,
+    sources: DockerfileSources,
+}
+
+/// Where the lines of a body's Dockerfile come from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct DockerfileSources {
+    /// Whether the body is the default one.
+    is_default: bool,
+    default_lines: usize,
+    packages_line: Option<usize>,
+}
+
+impl DockerfileSources {
+    fn new(body: &Body) -> Self {
+        Self {
+            is_default: body.folder.is_none(),
+            default_lines: body.default_lines,
+            packages_line: body.packages_line,
+        }
+    }
+
+    /// Names a line of the whole Dockerfile by the file that the user sees.
+    fn describe_line(self, line: usize) -> String {
+        match line.checked_sub(self.default_lines) {
+            _ if self.packages_line.is_some_and(|first| line >= first) => {
+                "packages of `osctl.yaml`".into()
+            }
+            Some(own @ 1..) if !self.is_default => format!("line {own} of the Dockerfile"),
+            _ => format!("line {line} of the default Dockerfile"),
+        }
+    }
 }
 
 impl PermittedDockerfile {
@@ -78,7 +109,7 @@ impl PermittedDockerfile {
         }) = error.downcast_mut()
             && let Some(line) = self.step_lines.find_line(step)
         {
-            *why = format!("line {line} of the Dockerfile: {why}");
+            *why = format!("{}: {why}", self.sources.describe_line(line));
         }
         error
     }
@@ -193,6 +224,7 @@ fn permit_with_trusted(
         removed_labels: left_out,
         has_default_ground: has_usual_ground,
         step_lines,
+        sources: DockerfileSources::new(body),
     })
 }
 

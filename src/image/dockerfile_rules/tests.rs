@@ -2,7 +2,9 @@
 
 mod ground;
 
-use super::{DockerfileDialect, DockerfileRefusal, permit_dockerfile, permit_with_trusted};
+use super::{
+    DockerfileDialect, DockerfileRefusal, DockerfileSources, permit_dockerfile, permit_with_trusted,
+};
 use crate::image::Body;
 
 fn body(dockerfile: &str) -> Body {
@@ -443,4 +445,27 @@ fn lines_are_joined_as_builders_join_them() {
     )
     .unwrap();
     assert_eq!(text, "ARG BASE\nFROM ${BASE}\nRUN a    b  && c\n");
+}
+
+#[test]
+fn a_line_is_named_by_the_file_that_the_user_sees() {
+    let sources = DockerfileSources {
+        is_default: false,
+        default_lines: 300,
+        packages_line: Some(312),
+    };
+    for (line, name) in [
+        (7, "line 7 of the default Dockerfile"),
+        (311, "line 11 of the Dockerfile"),
+        (312, "packages of `osctl.yaml`"),
+    ] {
+        assert_eq!(sources.describe_line(line), name);
+    }
+    let whole = DockerfileSources::default();
+    assert_eq!(whole.describe_line(7), "line 7 of the Dockerfile");
+    let default = DockerfileSources {
+        is_default: true,
+        ..whole
+    };
+    assert_eq!(default.describe_line(7), "line 7 of the default Dockerfile");
 }
