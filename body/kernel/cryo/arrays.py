@@ -8,8 +8,11 @@ where pandas copies on a write: a restored column does not know which others use
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import gc
+import io
+import mmap
 import os
 import pickle
 import sys
@@ -19,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from sys import getrefcount
 from typing import Any
 
+from ..variables import type_name
 from . import make_arrays
 from .unsaveable import Unsaveable
 
@@ -31,6 +35,8 @@ _CHUNK_BYTES = 1 << 20
 
 _LENDERS = frozenset((bytearray, typed_array))
 """Types with writable memory that an array may use."""
+_C_DATA = ctypes.c_int.__mro__[-2]
+"""The base of all types of `ctypes`."""
 
 
 def is_array(kind: type) -> bool:
@@ -95,7 +101,10 @@ class Arrays:
         stream and the comparison hold references of their own."""
         self._separate: dict[int, Any] = {}
         """Arrays that are stored alone although others use their memory."""
+        self._separate_roots: set[int] = set()
+        """Ids of the owners of their memory."""
         values = list(values)
+        self._variables = {id(each) for each in values}
         arrays = [each for each in values if _is_any_array(each)]
         roots = Counter(id(self._root_of(each)) for each in arrays)
         owners = {id(self._root_of(each)) for each in arrays if _owner_of(each) is each}
@@ -142,11 +151,32 @@ class Arrays:
             )
         return None
 
-    def loses_sharing(self, array: Any) -> bool:
-        """Whether an array is stored alone, without the views of its memory that others have."""
+    def find_lost_sharing(self, array: Any) -> str | None:
+        """Returns how an array that is stored alone no longer shares its memory."""
         root = self._root_of(array)
-        is_view = root is not array and id(array) not in self._separate
-        return is_view and self.find_view(array) is None and self._is_shared(array, root)
+        if id(array) in self._separate:
+            return None
+        if root is not array and self.find_view(array) is None and self._is_shared(array, root):
+            return "is no longer a view of the same memory"
+        if self._uses_foreign_memory(_owner_of(array)):
+            return f"no longer shares its memory with a `{type_name(type(_buffer_of(root)))}`"
+        return None
+
+    def is_used_by_pandas(self, array: Any) -> bool:
+        """Whether columns that are stored alone use the memory."""
+        return id(array) not in self._separate and id(self._root_of(array)) in self._separate_roots
+
+    def _uses_foreign_memory(self, owner: Any) -> bool:
+        """Whether others may write to the memory of an object that lends it to an array, and that
+        is stored alone. Libraries lend memory of objects that only the array refers to."""
+        kind = type(_buffer_of(owner))
+        if is_mapped(type(owner)) or kind in _LENDERS or kind in (bytes, type(None)):
+            return False
+        if kind is mmap.mmap:  # other processes may use it
+            return True
+        if issubclass(kind, (_C_DATA, io.BytesIO)) or is_array(kind):
+            return getrefcount(_buffer_of(owner)) > _single_lender_count()
+        return owner.flags.writeable and id(_buffer_of(owner)) in self._variables
 
     def _is_shared(self, array: Any, root: Any) -> bool:
         used, _ = self._used_elsewhere.get(id(_owner_of(array)), (False, None))
@@ -241,7 +271,9 @@ class Arrays:
 
     def _note_separate(self, values: Any) -> None:
         held = [values, *(getattr(values, name, None) for name in ("_ndarray", "_data", "_mask"))]
-        self._separate |= {id(each): each for each in held if is_array(type(each))}
+        held = [each for each in held if is_array(type(each))]
+        self._separate |= {id(each): each for each in held}
+        self._separate_roots |= {id(self._root_of(each)) for each in held}
 
     def _make_buffer(self, memory: Any) -> pickle.PickleBuffer:
         made = pickle.PickleBuffer(memory)
@@ -340,6 +372,23 @@ def _lender_of(array: Any) -> Any:
     kind = type(lender)
     is_between = kind.__name__ == "DummyArray" and kind.__module__.startswith("numpy.")
     return lender.base if is_between else lender
+
+
+def _buffer_of(owner: Any) -> Any:
+    """Returns the object whose memory the owner of an array uses, or None."""
+    lender = getattr(owner, "base", None)
+    lender = lender.obj if type(lender) is memoryview else lender
+    if type(lender).__name__ == "_BytesIOBuffer":
+        held = gc.get_referents(lender)
+        return next((each for each in held if isinstance(each, io.BytesIO)), None)
+    return lender
+
+
+@functools.cache
+def _single_lender_count() -> int:
+    """Returns the count of a lender that only one array refers to."""
+    array = sys.modules["numpy"].frombuffer((ctypes.c_int * 2)(), "u1")
+    return getrefcount(_buffer_of(array))
 
 
 def _can_overlay(root: Any, array: Any) -> bool:

@@ -82,6 +82,8 @@ class Comparison:
         """Objects and the values of one attribute, by the id of their class and by its name."""
         self._is_stored = True
         """Whether the stream has the compared objects; it may not have values of attributes."""
+        self._holders: Holders = None
+        """The objects that lead to the compared ones."""
         self._plain: dict[int, bool] = {}
         self._own: dict[int, bool | None] = {}
         self._users: dict[int, UserClass] = {}
@@ -121,6 +123,7 @@ class Comparison:
         pending: list[tuple[Pairs, bool, Holders]] = [(pairs, False, holders)]
         while pending:
             pairs, is_own, holders = pending.pop()
+            self._holders = holders
             for kind, xs, ys in _by_kind(*pairs):
                 inner = self._is_own_business(kind, is_own)
                 step = 1 if one_by_one else len(xs)
@@ -341,9 +344,17 @@ class Comparison:
             there = self._after.arrays.find_view(y, is_any=True)
             if there is None or view[1:] != there[1:]:
                 raise Different(x, "is no longer a view of the same memory")
-            return [([view[0]], [there[0]])]
-        if self._before.arrays.loses_sharing(x):
-            raise Different(x, "is no longer a view of the same memory")
+            if x.flags.writeable or not self._before.arrays.is_used_by_pandas(x):
+                return [([view[0]], [there[0]])]
+        if (
+            x.flags.writeable
+            and self._before.arrays.is_used_by_pandas(x)
+            and not _are_of_pandas(self._holders)
+        ):
+            raise Different(x, "no longer shares its memory with an object of pandas")
+        lost_sharing = self._before.arrays.find_lost_sharing(x)
+        if lost_sharing is not None:
+            raise Different(x, lost_sharing)
         if (
             x.flags.c_contiguous > y.flags.c_contiguous
             or x.flags.f_contiguous > y.flags.f_contiguous
@@ -374,6 +385,16 @@ def _describe_place(name: str, was: Any, found: Different) -> str:
         if where is not None:
             return f"`{where}`"
     return "an object in it"
+
+
+def _are_of_pandas(holders: Holders) -> bool:
+    """Whether the innermost holder that is no builtin container is an object of pandas."""
+    while holders is not None:
+        holder, holders = holders
+        package = str(type(holder).__module__).partition(".")[0]
+        if package not in ("builtins", "numpy"):
+            return package == "pandas"
+    return False
 
 
 def _skip_unsaveable(compare: Callable[[Any, Any], list[Pairs]], x: Any, y: Any) -> list[Pairs]:
