@@ -241,10 +241,10 @@ fn warn_of(kernel: &KernelReport, cx: &CommandContext) {
     let generation = kernel.generation;
     match (kernel.state, &kernel.restored_from) {
         (KernelState::Lost, _) => cx.ui.print_warning(format!(
-            "the kernel lost its state before this store (generation {generation})"
+            "the kernel lost its state before this store (kernel generation {generation})"
         )),
         (KernelState::Restored, Some(from)) => cx.ui.print_warning(format!(
-            "the kernel's state was restored before this store, from {} (generation {generation})",
+            "the kernel's state was restored before this store, from {} (kernel generation {generation})",
             from.describe()
         )),
         (KernelState::Restored, None) | (KernelState::Kept, _) => {}

@@ -371,15 +371,19 @@ impl<'a> RunView<'a> {
             KernelState::Kept => {}
             // The error of a run that the kernel did not survive already says this.
             KernelState::Lost if reply.error.as_ref().is_some_and(|e| e.traceback.is_empty()) => {}
-            KernelState::Lost => ui.print_warning(format!(
-                "the kernel restarted (generation {generation}); variables were lost"
-            )),
+            KernelState::Lost => {
+                ui.print_warning(format!(
+                    "the kernel restarted (kernel generation {generation}); variables were lost"
+                ));
+                let reload = self.cx.instance.osctl_command("cryo reload");
+                ui.print_message(format!("hint: `{reload}` restores the last stored state"));
+            }
             KernelState::Restored => ui.print_warning(match &reply.kernel.restored_from {
                 Some(from) => format!(
-                    "variables were restored from {} (generation {generation})",
+                    "variables were restored from {} (kernel generation {generation})",
                     from.describe()
                 ),
-                None => format!("variables were restored (generation {generation})"),
+                None => format!("variables were restored (kernel generation {generation})"),
             }),
         }
         Ok(())

@@ -129,7 +129,7 @@ fn report_state(what: &str, kernel: &KernelReport, cx: &CommandContext) {
         KernelState::Restored => "restored",
     };
     cx.ui.print_message(format!(
-        "{what}; kernel state: {state} (generation {generation})"
+        "{what}; kernel state: {state} (kernel generation {generation})"
     ));
 }
 
