@@ -400,12 +400,18 @@ pub fn installer_files(
         Some(locked) => lines(locked.packages.iter().map(exact).collect()),
         None => lines(requested.to_vec()),
     };
-    BTreeMap::from([file(PACKAGE_LIST, text)])
+    let mut files = BTreeMap::from([file(PACKAGE_LIST, text)]);
+    if kind == PackageKind::Pip && locked.is_some() {
+        files.extend([file(REQUESTED_LIST, lines(requested.to_vec()))]);
+    }
+    files
 }
 
 /// The files of installers: the list of apt and pip, and those of npm.
 pub const PACKAGE_LIST: &str = "packages.txt";
 pub const NPM_MANIFEST: &str = "package.json";
+/// The requested packages, if the list of pip has also those that they need.
+pub const REQUESTED_LIST: &str = "requested.txt";
 pub const NPM_LOCKFILE: &str = "package-lock.json";
 
 /// npm's manifest. A package without a version matches any version.
