@@ -146,7 +146,8 @@ pub struct HubStatus {
     pub status: String,
     pub version: String,
     pub sessions: usize,
-    /// The clients with a session, the latest used first.
+    /// The clients with a session, and those without one that sent a request in the last 5 minutes; the latest used
+    /// first.
     #[serde(default)]
     pub clients: Vec<HubClientStatus>,
     pub servers: Vec<ServerStatus>,
@@ -154,7 +155,7 @@ pub struct HubStatus {
     pub problems: Vec<String>,
 }
 
-/// A client with a session.
+/// A connected client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
 pub struct HubClientStatus {
     /// The name that the client gives itself.

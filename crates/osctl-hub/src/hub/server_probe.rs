@@ -92,7 +92,7 @@ impl Hub {
             ..HubTarget::default()
         };
         let Ok(Backend::Single(access)) =
-            self.sessionless_backend(&target, Arc::new(ProbeNullSink))
+            self.open_backend(&target, None, Arc::new(ProbeNullSink))
         else {
             return Err("it is not configured".into());
         };
