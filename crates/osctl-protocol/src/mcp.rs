@@ -53,11 +53,11 @@ pub const STRUCTURED_RESULT_KEY: &str = "osctl/structured";
 /// In the `_meta` of a tool's result: the [`UnfinishedRun`] that the call started or waited for.
 pub const UNFINISHED_RUN_KEY: &str = "osctl/run";
 
-/// A run that did not reach its own end within the call.
+/// A run that did not reach its own end within the call, or a command that ended with an exit code other than 0.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnfinishedRun {
     pub id: String,
-    /// `running`, `interrupted` or `lost`.
+    /// `running`, `interrupted` or `lost`; `failed` for the command.
     pub status: RunStatus,
 }
 
