@@ -6,12 +6,11 @@ use super::CommandContext;
 use super::answers::{PackagesAnswer, PackagesChangedAnswer};
 use super::exec::run_id;
 use crate::engine::EngineProgress;
-use crate::error::{Error, Result, VerbOutcome};
+use crate::error::{EXIT_NEGATIVE, Error, Result, VerbOutcome};
 use crate::protocol::kernel::RunEventKind;
 use crate::protocol::packages::{
     ListedPackage, PackageChange, PackageChangeRefusal, PackageChangeReply, PackageKind,
 };
-use crate::protocol::quote::quote_word;
 use crate::protocol::shell::{ShellReply, ShellRequest};
 use crate::ui::Ui;
 use anyhow::Context as _;
@@ -203,12 +202,10 @@ async fn change_inside(
     cx: &CommandContext,
 ) -> Result<std::result::Result<PackageChangeReply, PackageChangeRefusal>> {
     let client = cx.companion_client()?;
-    let document = serde_json::to_string(change)?;
-    let document = quote_word(document.as_bytes(), false);
     let request = ShellRequest {
         id: Some(run_id()?),
         durable: Some(false),
-        ..ShellRequest::new(format!("{BINARY_INSIDE} change-packages {document}"))
+        ..ShellRequest::new(change.inside_command())
     };
     let mut events = client.execute_shell(&request).await?;
     let reply: ShellReply = loop {
@@ -244,8 +241,12 @@ pub(crate) async fn run_change_inside(document: &str, ui: Ui) -> Result<VerbOutc
     let change: PackageChange = serde_json::from_str(document)
         .map_err(|error| Error::usage(error.to_string(), "`osctl add NAME` adds packages"))?;
     let report = move |line: &str| ui.print_message(line);
-    ui.print_json(&change_here(change, &report).await?)?;
-    Ok(VerbOutcome::Done)
+    let reply = change_here(change, &report).await?;
+    ui.print_json(&reply)?;
+    Ok(match reply {
+        Ok(_) => VerbOutcome::Done,
+        Err(_) => VerbOutcome::Code(EXIT_NEGATIVE),
+    })
 }
 
 /// `osctl install-packages`, a step of the image's build.

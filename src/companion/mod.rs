@@ -175,6 +175,7 @@ pub(crate) async fn serve_companion(
             desktop: desktop.clone(),
         },
         settings.root.clone(),
+        settings.project_folder.clone(),
     );
     let hub_settings = hub_context::hub_settings(
         &settings,

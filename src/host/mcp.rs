@@ -24,6 +24,9 @@ const STATELESS_HUB_VERSION: &str = "2026-07-28";
 /// The code of JSON-RPC for wrong arguments, and the type of the error for them.
 const INVALID_PARAMS_CODE: i64 = -32602;
 pub(crate) const INVALID_ARGUMENTS: &str = "invalid_arguments";
+/// The type of another error of a server, and of the hub's error for a name that no server has.
+pub(crate) const SERVER_REFUSED: &str = "server_refused";
+pub(crate) const UNKNOWN_SERVER: &str = "unknown_server";
 
 /// The file with the configured servers, in an instance's data folder.
 pub(crate) const CONFIGURED_SERVERS_FILE: &str = "mcp/servers.json";
@@ -48,6 +51,7 @@ struct HubCallError {
 struct HubErrorData {
     #[serde(rename = "type")]
     kind: String,
+    hint: Option<String>,
 }
 
 /// The log of a server, as a stream.
@@ -122,19 +126,22 @@ impl CompanionClient {
         let status = response.status().as_u16();
         let text = self.read_bounded(response, MAX_JSON_BYTES).await?;
         check_values(&text).map_err(|failure| self.read_error(&failure))?;
-        let hint = Some("`osctl mcp ls` shows the state of the servers".into());
-        let refused = |kind: &str, message: String| {
-            let (kind, hint) = (kind.into(), hint.clone());
+        let refused = |kind: &str, message: String, hint: Option<String>| {
+            let log = server.filter(|server| is_server_failure(server, &message));
+            let hint = hint.unwrap_or_else(|| match log {
+                Some(server) => format!("`osctl logs mcp/{server}` shows the log of the server"),
+                None => "`osctl mcp ls` shows the state of the servers".into(),
+            });
             Error::Refused {
                 status,
-                kind,
+                kind: kind.into(),
                 message,
-                hint,
+                hint: Some(hint),
             }
         };
         if let Ok(failed) = serde_json::from_slice::<crate::protocol::error::FailedReply>(&text) {
             let error = failed.error;
-            return Err(refused(&error.kind, error.message).into());
+            return Err(refused(&error.kind, error.message, error.hint).into());
         }
         let answer: HubResponse = self.parse_json(&text)?;
         match (answer.result, answer.error) {
@@ -150,22 +157,28 @@ impl CompanionClient {
                 let own = data.filter(|_| status >= 400);
                 let own = own.and_then(|own| serde_json::from_value::<HubErrorData>(own).ok());
                 Err(match own {
-                    Some(own) => refused(&own.kind, message),
+                    Some(own) => refused(&own.kind, message, own.hint),
                     None => refused(
                         match code {
                             INVALID_PARAMS_CODE => INVALID_ARGUMENTS,
-                            _ => "server_refused",
+                            _ => SERVER_REFUSED,
                         },
                         format!("the server refused the request: {message}"),
+                        None,
                     ),
                 }
                 .into())
             }
             (None, None) => {
-                Err(refused("server_refused", "the server gave no reason".into()).into())
+                Err(refused(SERVER_REFUSED, "the server gave no reason".into(), None).into())
             }
         }
     }
+}
+
+/// Whether an error says that the process of a server has failed.
+pub(crate) fn is_server_failure(server: &str, message: &str) -> bool {
+    message.contains(&format!("the server `{server}` failed: "))
 }
 
 /// The document that [`write_configured_servers`] writes.

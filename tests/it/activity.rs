@@ -65,6 +65,9 @@ fn each_client_leaves_records_that_survive_the_container() {
     home.ok(["exec", "1 + 1\nprint('never shown')"]);
     home.run(["exec", "1 / 0"]);
     home.ok(["shell", "echo hunter2-secret"]);
+    home.run(["shell", "exit 4"]);
+    home.ok(["packages"]);
+    home.run(["remove", "never-added"]);
     let api = home.api();
     let mut connection = api.connect();
     let agent = ("User-Agent", "curl/8.5.0");
@@ -88,7 +91,9 @@ fn each_client_leaves_records_that_survive_the_container() {
         ("'\u{1b}[2J\u{202e}'", "curl", "exec", "completed"),
         ("/tmp/a b", "curl", "file", "completed"),
         ("mcp", "test", "sign_in", "completed"),
-        ("false; exit 3", "test", "tool", "completed"),
+        ("exit 4", "osctl", "shell", "failed"),
+        ("osctl remove never-added", "osctl", "shell", "failed"),
+        ("false; exit 3", "test", "tool", "failed"),
         ("time.sleep(99)  # too long", "test", "tool", "interrupted"),
     ] {
         let record = find(&before, text);
@@ -100,7 +105,8 @@ fn each_client_leaves_records_that_survive_the_container() {
     assert_eq!(field("1 + 1", "transferred_bytes"), 12);
     assert_eq!(field("/tmp/a b", "transferred_bytes"), 7);
     assert_eq!(field("false; exit 3", "tool"), "os__run_shell");
-    assert!(!json!(before).to_string().contains("never shown"));
+    let whole = json!(before).to_string();
+    assert!(!whole.contains("never shown") && !whole.contains("osctl packages"));
     let shown = home.ok(["activity"]).stdout;
     assert!(!shown.contains(['\u{1b}', '\u{202e}']), "{shown:?}");
 

@@ -1,7 +1,7 @@
 //! Trials of the parts of an evolve inside the container: self-test, quiesce, and verification of the new container.
 
 use crate::harness::{Engine, Home, TEST_TIMEOUT, shared};
-use crate::mcp::{ACCEPT_JSON_OR_SSE, JSON, hello};
+use crate::mcp::{ACCEPT_JSON_OR_SSE, Client, JSON, hello};
 use crate::trials;
 use serde_json::{Value, json};
 use std::fs;
@@ -80,6 +80,7 @@ fn a_quiesced_container_refuses_requests_until_it_resumes() {
     api.exec("x = 41");
     let before = api.exec("x")["kernel"].clone();
     api.exec_with(json!({"code": "y = [1, 2]", "session": "rest"}));
+    let mcp_client = Client::of(home.hub(), "/mcp", &json!({}));
     let quiesced = inside(home, &["quiesce", "--grace", "5"]);
     assert_eq!(quiesced["quiesced"], true, "{quiesced}");
     // A repeated request has the same answer.
@@ -109,7 +110,11 @@ fn a_quiesced_container_refuses_requests_until_it_resumes() {
         assert_eq!(refused.headers["retry-after"], "1");
     }
     let ping = json!({"jsonrpc": "2.0", "id": 1, "method": "ping"});
-    assert_eq!(home.hub().post("/mcp", &ping).status, 503);
+    let refused = home.hub().post("/mcp", &ping);
+    assert_eq!(refused.status, 503);
+    assert_eq!(refused.json()["id"], 1, "{refused:?}");
+    let status = mcp_client.ask("tools/call", &json!({"name": "os__evolve_status"}));
+    assert!(status["result"].is_object(), "{status}");
     let written = api.connect().send("PUT", "/files/tmp/rest", &[], b"x");
     assert_eq!(written.status, 503);
     // Requests that only read are answered.

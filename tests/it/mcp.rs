@@ -155,8 +155,24 @@ fn the_three_servers_do_real_work_through_the_command_line() {
     ]);
     assert_eq!(outside.code, 1);
     assert!(outside.stdout.contains("Access denied"), "{outside:?}");
+    // Only a call with wrong arguments is answered with the arguments.
     let expected = "the arguments of `read_text_file`:\n  path (string, required)";
-    assert!(outside.stderr.contains(expected), "{outside:?}");
+    assert!(!outside.stderr.contains(expected), "{outside:?}");
+    let wrong = home.run(["mcp", "call", "filesystem", "read_text_file", "file=/x"]);
+    assert!(wrong.stderr.contains(expected), "{wrong:?}");
+    for (server, tool, hint) in [
+        (
+            "filesystem",
+            "read_text_fil",
+            "`osctl mcp call filesystem read_text_file`",
+        ),
+        ("filesystm", "x", "`osctl mcp call filesystem x`"),
+        ("filesystem", "nosuch", "`osctl mcp tools filesystem`"),
+    ] {
+        let unknown = home.run(["mcp", "call", server, tool]);
+        assert_eq!(unknown.code, 2, "{unknown:?}");
+        assert!(unknown.stderr.contains(hint), "{unknown:?}");
+    }
     let processes = home.ok(["mcp", "call", "linux", "list_processes"]).stdout;
     assert!(
         processes.contains("osctl") || processes.contains("companion"),

@@ -66,10 +66,23 @@ fn files_are_written_listed_read_and_shown() {
     );
     let found = fs::read_to_string(servers().files().join("mcp-os/text.txt")).unwrap();
     assert_eq!(found, "zwei\nZeilen ö");
+    // A relative path is in the project, as for the other tools and for the shell.
+    let note = os.fields(
+        "write_file",
+        json!({"path": "mcp-note.txt", "content": "eins"}),
+    );
+    assert_eq!(note["path"], "/repo/mcp-note.txt");
+    let edit = json!({"path": "mcp-note.txt", "old_text": "eins", "new_text": "zwei"});
+    os.fields("edit_file", edit);
+    let printed = os.fields("run_shell", json!({"command": "cat /repo/mcp-note.txt"}));
+    assert_eq!(printed["stdout"], "zwei");
+    let listed = os.fields("list_files", json!({})).to_string();
+    assert!(listed.contains("\"mcp-note.txt\""), "{listed}");
+    os.fields("run_shell", json!({"command": "rm /repo/mcp-note.txt"}));
     // Below the root, and in pages that end with whole characters.
     let read = os.fields(
         "read_file",
-        json!({"path": "host/mcp-os/text.txt", "limit": 13}),
+        json!({"path": "~/host/mcp-os/text.txt", "limit": 13}),
     );
     assert_eq!(
         (&read["text"], &read["next"]),

@@ -116,6 +116,8 @@ fn packages_reach_the_session_at_once_and_the_image_with_the_next_evolve() {
         "import polars; (polars.__version__, kept, generation == os.getpid())",
     );
     assert_eq!(imported, format!("('{version}', 41, True)"));
+    home.ok(["add", "pyfiglet"]);
+    assert!(shell(&home, "pyfiglet --version").contains('.'));
     home.ok(["add", "--apt", "cowsay"]);
     home.ok(["add", "--npm", "semver"]);
     assert_eq!(shell(&home, "semver -r '>1' 1.0.0 2.0.0"), "2.0.0");
@@ -123,7 +125,7 @@ fn packages_reach_the_session_at_once_and_the_image_with_the_next_evolve() {
 
     let text = files(&home)[0].clone().unwrap();
     assert!(
-        text.starts_with("# mine\npackages:\n  # for data\n  pip: [polars]\n"),
+        text.starts_with("# mine\npackages:\n  # for data\n  pip: [polars, pyfiglet]\n"),
         "{text}"
     );
     let locked = lock(&home);
@@ -132,7 +134,7 @@ fn packages_reach_the_session_at_once_and_the_image_with_the_next_evolve() {
     assert!(!files(&home)[1].as_ref().unwrap().contains("://"));
     let listed = versions(&home.json(["packages"]), "packages");
     let names: Vec<&str> = listed.iter().map(|(package, _)| package.as_str()).collect();
-    assert_eq!(names, ["cowsay", "semver", "polars"]);
+    assert_eq!(names, ["cowsay", "semver", "polars", "pyfiglet"]);
     assert!(
         listed.iter().all(|(_, version)| !version.is_empty()),
         "{listed:?}"
@@ -148,7 +150,7 @@ fn packages_reach_the_session_at_once_and_the_image_with_the_next_evolve() {
         "{ran:?}"
     );
     print_line(&format!(
-        "an evolve with three packages took {:.1?}",
+        "an evolve with four packages took {:.1?}",
         begin.elapsed()
     ));
     let diff = home.ok(["evolve", "diff", "last"]).stdout;
@@ -160,16 +162,17 @@ fn packages_reach_the_session_at_once_and_the_image_with_the_next_evolve() {
     );
     assert_eq!(after, format!("('{version}', 41, False)"));
     assert_eq!(shell(&home, "semver -r '>1' 1.0.0 2.0.0"), "2.0.0");
+    assert!(shell(&home, "pyfiglet --version").contains('.'));
     assert!(shell(&home, "/usr/games/cowsay moo").contains("moo"));
     // The image was built from the lock: nothing differs.
     assert_eq!(home.json(["build"])["built"], false);
 
-    let removed = home.json(["remove", "polars", "semver"]);
+    let removed = home.json(["remove", "polars", "pyfiglet", "semver"]);
     assert_eq!(versions(&removed, "packages").len(), 1);
     home.ok(["remove", "cowsay"]);
     shell(
         &home,
-        "! \"$OSCTL_PYTHON\" -c 'import polars' 2>/dev/null && ! command -v semver",
+        "! \"$OSCTL_PYTHON\" -c 'import polars' 2>/dev/null && ! command -v semver pyfiglet",
     );
     assert_eq!(files(&home), [Some("# mine\n  # for data\n".into()), None]);
     assert_eq!(exec(&home, "kept"), "41");

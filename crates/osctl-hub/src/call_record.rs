@@ -1,16 +1,38 @@
 //! The record of a tool call in the activity log.
 
-use super::message::{RpcMessage, find_value};
+use super::message::{RpcMessage, find_value, object_fields};
 use super::settings::HubContext;
 use osctl_protocol::activity::{ActivityKind, ActivityVerdict};
 use osctl_protocol::activity_draft::ActivityDraft;
 use osctl_protocol::activity_text::{client_name, url_text};
 use osctl_protocol::mcp::{UNFINISHED_RUN_KEY, UnfinishedRun};
+use osctl_protocol::text_sanitizer::sanitize_line;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// The arguments of which a record shows the first line. Other arguments may be secret, or are not telling.
+/// The arguments of which a record shows the first line. Without one of them it shows the first short argument.
 const SHOWN_ARGUMENTS: [&str; 6] = ["code", "command", "path", "file_path", "url", "query"];
+
+/// Parts of the names of arguments that may be secret, and the names of arguments that may be typed text or are shown
+/// elsewhere.
+const SECRET_NAME_PARTS: [&str; 8] = [
+    "auth",
+    "cookie",
+    "credential",
+    "key",
+    "pass",
+    "pwd",
+    "secret",
+    "token",
+];
+const HIDDEN_ARGUMENTS: [&str; 7] = [
+    "body", "content", "data", "session", "stdin", "text", "value",
+];
+
+/// Longer values are not shown.
+const MAX_SHOWN_VALUE_CHARS: usize = 100;
+/// The most names in a record that shows no value.
+const MAX_SHOWN_NAMES: usize = 8;
 
 /// Arguments of a larger call are not searched.
 const MAX_SEARCHED_CALL_BYTES: usize = 1 << 20;
@@ -67,7 +89,7 @@ impl CallRecord {
             draft.text = match shown {
                 Some(("url", url)) => url_text(&url),
                 Some((_, text)) => text,
-                None => String::new(),
+                None => describe_arguments(message.raw_param(&["arguments"]).unwrap_or_default()),
             };
         }
         Some(Arc::new(Self {
@@ -106,7 +128,45 @@ impl Drop for CallRecord {
     }
 }
 
-/// The verdict of a call, read from its answer. The built-in tools report a run that did not reach its end in `_meta`.
+/// `NAME=VALUE` of the first short text or list of texts, else the names of the arguments.
+fn describe_arguments(arguments: &str) -> String {
+    let fields = object_fields(arguments).unwrap_or_default();
+    let shown = fields.iter().find_map(|(name, value)| {
+        let lower = name.to_lowercase();
+        let is_hidden = HIDDEN_ARGUMENTS.contains(&&*lower)
+            || SECRET_NAME_PARTS.iter().any(|part| lower.contains(part));
+        let value = match is_hidden {
+            true => None,
+            false => short_text(value),
+        };
+        Some(format!("{name}={}", value?))
+    });
+    let names = || {
+        let names = fields.iter().map(|(name, _)| name.as_str());
+        names.take(MAX_SHOWN_NAMES).collect::<Vec<_>>().join(", ")
+    };
+    sanitize_line(&shown.unwrap_or_else(names))
+}
+
+/// A short text, or a short list of texts. A URL loses what may be secret.
+fn short_text(value: &str) -> Option<String> {
+    if value.len() > 4 * MAX_SHOWN_VALUE_CHARS {
+        return None;
+    }
+    let texts = match value.starts_with('[') {
+        true => serde_json::from_str::<Vec<String>>(value).ok()?,
+        false => vec![serde_json::from_str::<String>(value).ok()?],
+    };
+    let texts = texts.iter().map(|text| match text.contains("://") {
+        true => url_text(text),
+        false => text.clone(),
+    });
+    let text = texts.collect::<Vec<_>>().join(" ");
+    let is_short = !text.trim().is_empty() && text.chars().count() <= MAX_SHOWN_VALUE_CHARS;
+    is_short.then_some(text)
+}
+
+/// The verdict of a call, read from its answer. The built-in tools report a run that did not succeed in `_meta`.
 fn answer_verdict(answer: &[u8]) -> (ActivityVerdict, Option<UnfinishedRun>) {
     let text = std::str::from_utf8(answer).unwrap_or_default();
     let value = |path: &[&str]| find_value(text, path).map(|span| &text[span]);
@@ -123,7 +183,7 @@ fn answer_verdict(answer: &[u8]) -> (ActivityVerdict, Option<UnfinishedRun>) {
 
 #[cfg(test)]
 mod tests {
-    use super::{CallRecord, answer_verdict};
+    use super::{CallRecord, answer_verdict, describe_arguments};
     use crate::message::RpcMessage;
     use crate::settings::HubContext;
     use crate::test_context::TestContext;
@@ -149,6 +209,10 @@ mod tests {
                 r#"{"id":1,"result":{"isError":true,"_meta":{"osctl/run":{"id":"a","status":"lost"}}}}"#,
                 V::Lost,
             ),
+            (
+                r#"{"id":1,"result":{"isError":false,"_meta":{"osctl/run":{"id":"a","status":"failed"}}}}"#,
+                V::Failed,
+            ),
             // Another server may use the same key with another type of value.
             (
                 r#"{"id":1,"result":{"structuredContent":{"status":"running"},"_meta":{"osctl/run":1}}}"#,
@@ -157,6 +221,26 @@ mod tests {
             ("no JSON", V::Completed),
         ] {
             assert_eq!(answer_verdict(answer.as_bytes()).0, expected, "{answer}");
+        }
+    }
+
+    #[test]
+    fn a_call_without_code_shows_a_short_argument_that_is_no_secret() {
+        let long = "x".repeat(500);
+        for (arguments, expected) in [
+            (r#"{"timezone":"Europe/Berlin"}"#, "timezone=Europe/Berlin"),
+            (r#"{"upgrade":true,"packages":["a","b"]}"#, "packages=a b"),
+            (
+                r#"{"api_key":"sk","Authorization":"B sk","passphrase":"sk","text":"sk","name":"a\nb\u001b"}"#,
+                "name=a b\\u{1b}",
+            ),
+            (r#"{"at":"https://u:sk@a/b?token=sk"}"#, "at=https://a/b"),
+            (r#"{"token":"sk","count":3}"#, "token, count"),
+            (&format!(r#"{{"note":"{long}"}}"#), "note"),
+            ("{}", ""),
+            ("[]", ""),
+        ] {
+            assert_eq!(describe_arguments(arguments), expected, "{arguments}");
         }
     }
 

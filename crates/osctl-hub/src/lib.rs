@@ -48,6 +48,6 @@ pub use child::InProcessServer;
 pub use hub::Hub;
 pub use message::invalid_request_response;
 pub use settings::{HubContext, HubSettings};
-pub use transport::hub_routes;
+pub use transport::{hub_routes, read_called_tool, refuse_request};
 
 use hub::{HubRefusal, HubTarget};

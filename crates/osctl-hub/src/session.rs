@@ -29,7 +29,7 @@ const MAX_ENDED_READ_STREAMS: usize = 4;
 const MAX_ENDED_STREAM_BYTES: usize = 16 << 20;
 
 /// The most characters of a client's name in the status.
-const MAX_SHOWN_CLIENT_CHARS: usize = 100;
+pub(super) const MAX_SHOWN_CLIENT_CHARS: usize = 100;
 
 /// The servers that a client talks to.
 #[derive(Debug)]

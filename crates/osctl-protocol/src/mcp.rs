@@ -53,11 +53,11 @@ pub const STRUCTURED_RESULT_KEY: &str = "osctl/structured";
 /// In the `_meta` of a tool's result: the [`UnfinishedRun`] that the call started or waited for.
 pub const UNFINISHED_RUN_KEY: &str = "osctl/run";
 
-/// A run that did not reach its own end within the call.
+/// A run that did not reach its own end within the call, or a command that ended with an exit code other than 0.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnfinishedRun {
     pub id: String,
-    /// `running`, `interrupted` or `lost`.
+    /// `running`, `interrupted` or `lost`; `failed` for the command.
     pub status: RunStatus,
 }
 
@@ -146,7 +146,8 @@ pub struct HubStatus {
     pub status: String,
     pub version: String,
     pub sessions: usize,
-    /// The clients with a session, the latest used first.
+    /// The clients with a session, and those without one that sent a request in the last 5 minutes; the latest used
+    /// first.
     #[serde(default)]
     pub clients: Vec<HubClientStatus>,
     pub servers: Vec<ServerStatus>,
@@ -154,7 +155,7 @@ pub struct HubStatus {
     pub problems: Vec<String>,
 }
 
-/// A client with a session.
+/// A connected client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
 pub struct HubClientStatus {
     /// The name that the client gives itself.

@@ -5,6 +5,7 @@
 //! nothing else: no option, address, path or text for a shell. The checks run wherever the files are read, and the
 //! files for the installers are generated from the checked values.
 
+use super::quote::quote_word;
 use super::yaml::has_anchor;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -400,11 +401,17 @@ pub fn installer_files(
         Some(locked) => lines(locked.packages.iter().map(exact).collect()),
         None => lines(requested.to_vec()),
     };
-    BTreeMap::from([file(PACKAGE_LIST, text)])
+    let mut files = BTreeMap::from([file(PACKAGE_LIST, text)]);
+    if kind == PackageKind::Pip && locked.is_some() {
+        files.extend([file(REQUESTED_LIST, lines(requested.to_vec()))]);
+    }
+    files
 }
 
 /// The files of installers: the list of apt and pip, and those of npm.
 pub const PACKAGE_LIST: &str = "packages.txt";
+/// The requested packages, if the list of pip has also those that they need.
+pub const REQUESTED_LIST: &str = "requested.txt";
 pub const NPM_MANIFEST: &str = "package.json";
 pub const NPM_LOCKFILE: &str = "package-lock.json";
 
@@ -466,6 +473,43 @@ pub enum PackageChange {
     /// Install all packages of `osctl.yaml` and lock them.
     Lock,
     List,
+}
+
+/// Begins the command of the host for a change.
+const CHANGE_COMMAND_PREFIX: &str = "/opt/osctl/bin/osctl change-packages ";
+
+impl PackageChange {
+    /// The command that applies the change in the container.
+    pub fn inside_command(&self) -> String {
+        let document = json!(self).to_string();
+        format!(
+            "{CHANGE_COMMAND_PREFIX}{}",
+            quote_word(document.as_bytes(), false)
+        )
+    }
+
+    /// Reads exactly what [`Self::inside_command`] writes.
+    pub fn from_inside_command(command: &str) -> Option<Self> {
+        let word = command.strip_prefix(CHANGE_COMMAND_PREFIX)?;
+        let document = word.strip_prefix('\'')?.strip_suffix('\'')?;
+        let change: Self = serde_json::from_str(&document.replace("'\\''", "'")).ok()?;
+        (change.inside_command() == command).then_some(change)
+    }
+
+    /// The command of osctl that a person writes for the change.
+    pub fn osctl_command(&self) -> String {
+        let (verb, kind, packages) = match self {
+            Self::Add { kind, packages } => {
+                let named = (*kind != PackageKind::Pip).then_some(*kind);
+                ("add", named, packages)
+            }
+            Self::Remove { kind, packages } => ("remove", *kind, packages),
+            Self::Lock => return "osctl packages lock".into(),
+            Self::List => return "osctl packages".into(),
+        };
+        let option = kind.map_or_else(String::new, |kind| format!(" --{kind}"));
+        format!("osctl {verb}{option} {}", packages.join(" "))
+    }
 }
 
 /// The result of a [`PackageChange`].

@@ -1,29 +1,26 @@
 //! `osctl mcp`: the MCP servers inside, for people and for their MCP clients.
 
+mod call;
 mod connect;
 mod filter;
 mod stdio;
 
 use super::CommandContext;
-use super::answers::{ServersAnswer, ToolResultAnswer, ToolsAnswer};
+use super::answers::{ServersAnswer, ToolsAnswer};
 use super::candidates::{server_names, tool_names};
-use crate::error::{EXIT_NEGATIVE, Error, Result, VerbOutcome};
-use crate::host::client::CompanionClient;
-use crate::host::mcp::INVALID_ARGUMENTS;
-use crate::protocol::mcp::{LIST_WAIT_KEY, ListMeta, STRUCTURED_RESULT_KEY};
+use crate::error::{Error, Result, VerbOutcome};
+use crate::protocol::mcp::{LIST_WAIT_KEY, ListMeta};
 use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCandidates;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::time::Duration;
 use stdio::McpStdioArgs;
 
 /// Time limit for a list, which may have to wait for servers that start.
 const TOOLS_LIST_TIMEOUT: Duration = Duration::from_secs(60);
-/// Maximum number of arguments of a tool that are listed after a wrong call.
-const MAX_SHOWN_ARGUMENTS: usize = 30;
 /// Maximum length of a description in a table.
 const MAX_DESCRIPTION_CHARS: usize = 72;
 
@@ -82,7 +79,7 @@ pub(crate) async fn run(args: McpArgs, cx: &CommandContext) -> Result<VerbOutcom
             server,
             tool,
             arguments,
-        } => call_tool(&server, &tool, &arguments, cx).await,
+        } => call::call_tool(&server, &tool, &arguments, cx).await,
         McpVerb::Stdio(args) => stdio::run(args, cx).await,
         McpVerb::Connect(args) => connect::connect_client(args, cx).await,
         McpVerb::Disconnect(args) => connect::disconnect_client(args, cx),
@@ -229,217 +226,9 @@ fn first_sentence(description: &str) -> String {
     }
 }
 
-#[derive(Debug, Deserialize)]
-struct CliToolResult {
-    #[serde(default)]
-    content: Vec<CliToolContent>,
-    #[serde(default, rename = "isError")]
-    is_error: bool,
-}
-
-#[derive(Debug, Deserialize)]
-struct CliToolContent {
-    #[serde(rename = "type")]
-    kind: String,
-    text: Option<String>,
-    #[serde(rename = "mimeType")]
-    mime: Option<String>,
-    uri: Option<String>,
-}
-
-async fn call_tool(
-    server: &str,
-    tool: &str,
-    words: &[String],
-    cx: &CommandContext,
-) -> Result<VerbOutcome> {
-    let mut params = json!({"name": tool, "arguments": parse_arguments(words)?});
-    if cx.ui.json {
-        params["_meta"] = json!({STRUCTURED_RESULT_KEY: true});
-    }
-    let work = cx.ui.start_request(&format!("calling `{tool}`"));
-    let client = cx.companion_client()?;
-    let result = client
-        .send_server_request(Some(server), "tools/call", params)
-        .await;
-    drop(work);
-    let result = match result {
-        Ok(result) => result,
-        Err(error) => {
-            let refused = error.downcast_ref();
-            if matches!(refused, Some(Error::Refused { kind, .. }) if kind == INVALID_ARGUMENTS) {
-                print_tool_arguments(&client, server, tool, cx).await;
-            }
-            return Err(error);
-        }
-    };
-    let called: CliToolResult = parse_answer(&result)?;
-    if cx.ui.json {
-        cx.ui.print_json(&ToolResultAnswer {
-            server: server.into(),
-            tool: tool.into(),
-            is_error: called.is_error,
-            result,
-        })?;
-    } else {
-        for part in &called.content {
-            match (&part.text, &part.uri) {
-                (Some(text), _) => cx.ui.print_text(&format!("{text}\n"))?,
-                (None, Some(uri)) => cx.ui.print_line(uri),
-                (None, None) => {
-                    let mime = part.mime.as_deref().unwrap_or(&part.kind);
-                    cx.ui.print_message(format!("({mime}; `--json` shows it)"));
-                }
-            }
-        }
-    }
-    if called.is_error {
-        print_tool_arguments(&client, server, tool, cx).await;
-        return Ok(VerbOutcome::Code(EXIT_NEGATIVE));
-    }
-    Ok(VerbOutcome::Done)
-}
-
-/// Prints the arguments that a tool expects, if its server lists the tool.
-async fn print_tool_arguments(
-    client: &CompanionClient,
-    server: &str,
-    tool: &str,
-    cx: &CommandContext,
-) {
-    if cx.ui.json {
-        return;
-    }
-    let listed = client.send_server_request(Some(server), "tools/list", json!({}));
-    let Ok(Ok(listed)) = tokio::time::timeout(TOOLS_LIST_TIMEOUT, listed).await else {
-        return;
-    };
-    let listed: Value = serde_json::from_str(listed.get()).unwrap_or_default();
-    let mut tools = listed["tools"].as_array().into_iter().flatten();
-    let Some(found) = tools.find(|listed| listed["name"] == tool) else {
-        return;
-    };
-    let mut arguments = describe_arguments(&found["inputSchema"]);
-    let more = arguments.len().saturating_sub(MAX_SHOWN_ARGUMENTS);
-    arguments.truncate(MAX_SHOWN_ARGUMENTS);
-    cx.ui.print_message(match arguments.is_empty() {
-        true => format!("`{tool}` has no arguments"),
-        false => format!("the arguments of `{tool}`:"),
-    });
-    for argument in arguments {
-        cx.ui.print_message(format!("  {argument}"));
-    }
-    if more > 0 {
-        cx.ui.print_message(format!("  and {more} more"));
-    }
-}
-
-/// `NAME (TYPE, required): DESCRIPTION` for each argument of a JSON Schema, the required ones first.
-fn describe_arguments(schema: &Value) -> Vec<String> {
-    let required = schema["required"].as_array().into_iter().flatten();
-    let required: Vec<&str> = required.filter_map(Value::as_str).collect();
-    let properties = schema["properties"].as_object().into_iter().flatten();
-    let mut properties: Vec<(&String, &Value)> = properties.collect();
-    properties.sort_by_key(|(name, _)| !required.contains(&name.as_str()));
-    let lines = properties.into_iter().map(|(name, property)| {
-        let mut notes = Vec::new();
-        notes.extend(describe_type(property));
-        if required.contains(&name.as_str()) {
-            notes.push("required".into());
-        }
-        let notes = match notes.is_empty() {
-            true => String::new(),
-            false => format!(" ({})", notes.join(", ")),
-        };
-        let description = property["description"].as_str().unwrap_or_default();
-        let description = match first_sentence(description) {
-            empty if empty.is_empty() => empty,
-            sentence => format!(": {sentence}"),
-        };
-        format!("{name}{notes}{description}")
-    });
-    lines.collect()
-}
-
-/// The type, or the accepted words, of a property.
-fn describe_type(property: &Value) -> Option<String> {
-    if let Some(words) = property["enum"].as_array() {
-        let words = words.iter().filter_map(Value::as_str);
-        return Some(words.collect::<Vec<_>>().join(" or "));
-    }
-    match &property["type"] {
-        Value::String(kind) => Some(kind.clone()),
-        Value::Array(kinds) => {
-            let kinds = kinds.iter().filter_map(Value::as_str);
-            Some(kinds.collect::<Vec<_>>().join(" or "))
-        }
-        _ => None,
-    }
-}
-
-fn parse_arguments(words: &[String]) -> Result<Value> {
-    if let [whole] = words
-        && whole.trim_start().starts_with('{')
-    {
-        let parsed = serde_json::from_str(whole);
-        let hint = "`osctl --json mcp tools SERVER` shows the arguments of each tool";
-        return parsed
-            .map_err(|e| Error::usage(format!("`{whole}` is not valid JSON: {e}"), hint).into());
-    }
-    let mut all = Map::new();
-    for word in words {
-        let Some((name, value)) = word.split_once('=') else {
-            let hint = "write `osctl mcp call SERVER TOOL NAME=VALUE`, for example `path=/root/x`";
-            return Err(Error::usage(format!("`{word}` is not NAME=VALUE"), hint).into());
-        };
-        let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
-        all.insert(name.into(), value);
-    }
-    Ok(all.into())
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{describe_arguments, first_sentence, parse_arguments};
-    use serde_json::json;
-
-    #[test]
-    fn arguments_are_text_unless_they_are_json() {
-        let words = ["path=/root/a=b", "head=3", "all=[1]"].map(str::to_owned);
-        let expected = json!({"path": "/root/a=b", "head": 3, "all": [1]});
-        assert_eq!(parse_arguments(&words).unwrap(), expected);
-        let whole = [r#"{"path": "3"}"#.to_owned()];
-        assert_eq!(parse_arguments(&whole).unwrap(), json!({"path": "3"}));
-        assert!(parse_arguments(&["path".to_owned()]).is_err());
-        assert!(parse_arguments(&["{".to_owned()]).is_err());
-    }
-
-    #[test]
-    fn the_arguments_of_a_tool_are_described_and_the_required_come_first() {
-        let schema = json!({
-            "type": "object",
-            "properties": {
-                "head": {"type": ["integer", "null"], "description": "Lines to read. All if missing."},
-                "path": {"type": "string", "description": "The file"},
-                "mode": {"enum": ["text", "bytes"]},
-                "any": {},
-            },
-            "required": ["path"],
-        });
-        let mut lines = describe_arguments(&schema);
-        assert_eq!(lines.remove(0), "path (string, required): The file");
-        lines.sort();
-        assert_eq!(
-            lines,
-            [
-                "any",
-                "head (integer or null): Lines to read",
-                "mode (text or bytes)",
-            ]
-        );
-        assert!(describe_arguments(&json!({})).is_empty());
-        assert!(describe_arguments(&json!({"properties": [], "required": "x"})).is_empty());
-    }
+    use super::first_sentence;
 
     #[test]
     fn a_description_is_its_first_sentence() {

@@ -23,6 +23,7 @@ use crate::protocol::activity::{
 };
 use crate::protocol::activity_draft::ActivityDraft;
 use crate::protocol::activity_text::{bounded_line, record_text};
+use crate::protocol::packages::PackageChange;
 use segments::SegmentStore;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -80,22 +81,24 @@ impl ActivityLog {
         self.push(draft.finish(verdict, bytes));
     }
 
-    /// Records a run at its end. A request that finds an earlier run adds no record.
+    /// Records a run at its end. A request that finds an earlier run adds no record, nor does a list of packages.
     pub(super) fn record_run<W: RunKind>(
         &self,
         kind: ActivityKind,
         caller: &Caller,
         run: &Arc<TrackedRun<W>>,
     ) {
-        if !run.claim_activity() {
+        let change = PackageChange::from_inside_command(run.request.text());
+        if change == Some(PackageChange::List) || !run.claim_activity() {
             return;
         }
         let (log, run, client) = (self.clone(), run.clone(), caller.0.clone());
         tokio::spawn(async move {
             run.wait_finished().await;
-            let text = match run.request.is_private() {
-                true => String::new(),
-                false => bounded_line(run.request.text()),
+            let text = match change {
+                _ if run.request.is_private() => String::new(),
+                Some(change) => bounded_line(&change.osctl_command()),
+                None => bounded_line(run.request.text()),
             };
             let summary = run.summary();
             log.push(ActivityRecord {
@@ -107,7 +110,7 @@ impl ActivityLog {
                 session: Some(summary.session),
                 tool: None,
                 text,
-                verdict: summary.status.into(),
+                verdict: run.activity_verdict(),
                 bytes: summary.stdout_bytes + summary.stderr_bytes,
             });
         });

@@ -148,7 +148,7 @@ pub(super) async fn authenticate_request(
             }
         };
         let refusal = ApiRefusal::new(StatusCode::UNAUTHORIZED, kind, message).with_hint(hint);
-        let mut response = refusal.into_response();
+        let mut response = osctl_hub::refuse_request(request, refusal).await;
         response.headers_mut().insert(
             header::WWW_AUTHENTICATE,
             header::HeaderValue::from_static("Bearer"),

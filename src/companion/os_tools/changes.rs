@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct EditArgs {
-    /// Path: absolute, or relative to `/root`.
+    /// Path: absolute, or relative to `/repo`.
     path: String,
     /// Text to replace, exactly as in the file. It must occur once.
     old_text: String,
@@ -67,7 +67,7 @@ struct PlannedChange {
 
 #[tool_router(router = change_tools, vis = "pub(super)")]
 impl OsServer {
-    /// Replace a text in a file, and return the change as a diff. Works on every file, also in `/repo`.
+    /// Replace a text in a file, and return the change as a diff. Works on every file, also outside of `/repo`.
     #[tool(
         title = "Edit a file",
         annotations(
@@ -106,7 +106,7 @@ impl OsServer {
         )
     )]
     async fn apply_patch(&self, Parameters(args): Parameters<PatchArgs>) -> ToolResult {
-        let folder = self.resolve_path(args.folder.as_deref().unwrap_or(super::PROJECT_FOLDER));
+        let folder = self.resolve_path(args.folder.as_deref().unwrap_or_default());
         let mut planned: Vec<PlannedChange> = Vec::new();
         for file in parse_patch(&args.patch).map_err(ToolError)? {
             planned.push(self.plan_change(&folder, &file).await?);

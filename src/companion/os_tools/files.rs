@@ -30,7 +30,7 @@ const DEFAULT_TOOL_LIST_ENTRIES: usize = 200;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ReadArgs {
-    /// Path: absolute, or relative to `/root`.
+    /// Path: absolute, or relative to `/repo`.
     path: String,
     /// Offset of the first byte.
     #[serde(default)]
@@ -60,7 +60,7 @@ struct FilePage {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct WriteArgs {
-    /// Path: absolute, or relative to `/root`. Missing parent folders are created.
+    /// Path: absolute, or relative to `/repo`. Missing parent folders are created.
     path: String,
     /// Complete content of the file.
     content: String,
@@ -88,7 +88,7 @@ struct WrittenFile {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ListArgs {
-    /// Folder: absolute, or relative to `/root`, which is listed if omitted.
+    /// Folder: absolute, or relative to `/repo`, which is listed if omitted.
     path: Option<String>,
     /// List only the entries after this name.
     after: Option<String>,
@@ -294,11 +294,13 @@ impl OsServer {
         })
     }
 
-    /// Resolves a relative path against the root folder.
+    /// Resolves a relative path against the project's folder; an empty path is that folder.
     pub(super) fn resolve_path(&self, path: &str) -> PathBuf {
+        let factory = &self.factory.0;
         match path.strip_prefix("~/") {
-            Some(rest) => self.factory.0.resource_root.join(rest),
-            None => self.factory.0.resource_root.join(path),
+            Some(rest) => factory.resource_root.join(rest),
+            None if path.is_empty() => factory.project_folder.clone(),
+            None => factory.project_folder.join(path),
         }
     }
 

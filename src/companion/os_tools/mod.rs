@@ -49,9 +49,6 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
-/// The folder of the user's project, in which tools search and apply patches by default.
-const PROJECT_FOLDER: &str = "/repo";
-
 /// The handles that the tools call.
 #[derive(Debug, Clone)]
 pub(super) struct ToolContext {
@@ -69,18 +66,25 @@ pub(super) struct OsServerFactory(Arc<OsServerFactoryInner>);
 #[derive(Debug)]
 struct OsServerFactoryInner {
     handles: ToolContext,
-    /// The root folder of the file resources, and of relative paths.
+    /// The root folder of the file resources, and of paths that begin with `~/`.
     resource_root: PathBuf,
+    /// The folder of the user's project, to which relative paths belong and in which kernels and shells start.
+    project_folder: PathBuf,
     tools: OnceLock<ToolRouter<OsServer>>,
     /// Set later, because the evolve handle needs the hub.
     evolve: OnceLock<EvolveHandle>,
 }
 
 impl OsServerFactory {
-    pub(super) fn new(handles: ToolContext, resource_root: PathBuf) -> Self {
+    pub(super) fn new(
+        handles: ToolContext,
+        resource_root: PathBuf,
+        project_folder: PathBuf,
+    ) -> Self {
         Self(Arc::new(OsServerFactoryInner {
             handles,
             resource_root,
+            project_folder,
             tools: OnceLock::new(),
             evolve: OnceLock::new(),
         }))

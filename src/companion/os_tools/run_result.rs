@@ -195,10 +195,16 @@ impl ToolRunContent {
             self.report.status,
             RunStatus::Failed | RunStatus::Interrupted | RunStatus::Lost
         );
-        let (id, status) = (self.report.id.clone(), self.report.status);
+        let id = self.report.id.clone();
+        let (status, code) = (self.report.status, self.report.returncode);
+        let reported = match status {
+            RunStatus::Completed if code.is_some_and(|code| code != 0) => Some(RunStatus::Failed),
+            RunStatus::Completed | RunStatus::Failed => None,
+            _ => Some(status),
+        };
         let mut result = structured_result(self.report, self.content)?;
         result.is_error = Some(is_error);
-        if !matches!(status, RunStatus::Completed | RunStatus::Failed) {
+        if let Some(status) = reported {
             let run = json!(UnfinishedRun { id, status });
             result
                 .meta

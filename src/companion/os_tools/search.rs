@@ -171,7 +171,7 @@ impl OsServer {
 
 impl OsServer {
     fn search_root(&self, path: Option<&str>) -> Result<PathBuf, ToolError> {
-        let root = self.resolve_path(path.unwrap_or(super::PROJECT_FOLDER));
+        let root = self.resolve_path(path.unwrap_or_default());
         let shown = root.display();
         let real = root
             .canonicalize()

@@ -32,8 +32,8 @@ working directory and environment. Long output is shortened; `read_output` retur
 returns after at most that many seconds; the run continues, and `wait_for_run` returns its result. All clients share \
 the session `default`; pass another `session` for separate variables. `list_sessions` shows what runs.
 
-Files: the user's project is in `/repo`. `search_files`, `find_files`, `edit_file` and `apply_patch` work there by \
-default, and on every other path.
+Files: the user's project is in `/repo`. Relative paths of the file tools are in it; `search_files`, `find_files`, \
+`edit_file` and `apply_patch` also work on every other path.
 
 What persists: `/repo`, `/data`, `/root/host` (shared with the user) and packages of `install_package`. \
 `osctl add NAME` in `run_shell` keeps a package for the project's image. All other files, also those in `/root`, are \

@@ -14,6 +14,7 @@
 
 mod apt;
 mod change;
+mod command_links;
 mod installer_process;
 mod npm;
 mod pip;

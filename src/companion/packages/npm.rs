@@ -1,5 +1,6 @@
-//! npm packages, in a folder of their own; links in `/usr/local/bin` make the commands of the requested ones available.
+//! npm packages, in a folder of their own.
 
+use super::command_links::link_commands;
 use super::installer_process::{InstallerFailure, run_installer};
 use super::{
     PackageInstaller, PackageRequest, PackageResult, file_refusal, missing_package, usage_refusal,
@@ -11,12 +12,9 @@ use crate::protocol::packages::{
 };
 use serde_json::{Map, Value};
 use std::fs;
-use std::io;
-use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-const COMMANDS_FOLDER: &str = "/usr/local/bin";
 const MODULES_FOLDER: &str = "node_modules";
 
 /// Words of npm's errors for a name or a version that the registry does not have.
@@ -32,7 +30,7 @@ impl PackageInstaller<'_> {
         };
         let installed = self.run_npm(&folder, &[verb])?;
         installed.map_err(InstallerFailure::into_refusal)?;
-        link_commands(&folder)
+        link_npm_commands(&folder)
     }
 
     pub(super) fn install_npm_request(
@@ -100,49 +98,26 @@ impl PackageInstaller<'_> {
     }
 }
 
-/// Links the commands of the requested packages, and removes the links to those that are gone. A command of the image
-/// is not replaced.
-fn link_commands(folder: &Path) -> PackageResult<()> {
-    let commands = Path::new(COMMANDS_FOLDER);
-    let binaries = folder.join(MODULES_FOLDER).join(".bin");
-    let entries = fs::read_dir(commands).map_err(file_refusal(commands))?;
-    for entry in entries.filter_map(Result::ok) {
-        let is_ours = fs::read_link(entry.path()).is_ok_and(|to| to.starts_with(&binaries));
-        if is_ours {
-            fs::remove_file(entry.path()).map_err(file_refusal(&entry.path()))?;
-        }
-    }
+/// Links the commands of the requested packages.
+fn link_npm_commands(folder: &Path) -> PackageResult<()> {
+    let modules = folder.join(MODULES_FOLDER);
     let manifest = read_json(&folder.join(NPM_MANIFEST))?;
     let requested = manifest.get("dependencies").and_then(Value::as_object);
+    let mut names = Vec::new();
     for name in requested.into_iter().flat_map(Map::keys) {
-        let manifest = read_json(&folder.join(MODULES_FOLDER).join(name).join(NPM_MANIFEST))?;
-        for command in command_names(name, manifest.get("bin")) {
-            let link = commands.join(&command);
-            match symlink(binaries.join(&command), &link) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                    return Err(file_refusal(&link)(error));
-                }
-                _ => {}
-            }
-        }
+        let manifest = read_json(&modules.join(name).join(NPM_MANIFEST))?;
+        names.extend(command_names(name, manifest.get("bin")));
     }
-    Ok(())
+    link_commands(&modules.join(".bin"), &names)
 }
 
 /// The names of a package's commands. A package with a single command may give only its path.
 fn command_names(package: &str, bin: Option<&Value>) -> Vec<String> {
-    let names = match bin {
+    match bin {
         Some(Value::String(_)) => vec![package.rsplit('/').next().unwrap_or(package).to_owned()],
         Some(Value::Object(commands)) => commands.keys().cloned().collect(),
         _ => Vec::new(),
-    };
-    let is_plain = |name: &String| {
-        name.starts_with(|c: char| c.is_ascii_alphanumeric())
-            && name
-                .chars()
-                .all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
-    };
-    names.into_iter().filter(is_plain).collect()
+    }
 }
 
 fn read_json(path: &Path) -> PackageResult<Value> {
@@ -177,11 +152,10 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn commands_are_plain_names() {
+    fn a_single_command_may_be_only_a_path() {
         let names = |bin| command_names("@a/b", Some(&bin));
         assert_eq!(names(json!("./cli.js")), ["b"]);
-        let bin = json!({"x": "./x", "../y": "./y", "": "./z", ".h": "./h", "a/b": "./a"});
-        assert_eq!(names(bin), ["x"]);
+        assert_eq!(names(json!({"x": "./x", "y": "./y"})), ["x", "y"]);
         assert!(command_names("a", None).is_empty());
     }
 }

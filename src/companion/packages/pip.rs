@@ -1,18 +1,22 @@
 //! Python packages of the kernel's environment, by uv. The kernel's own packages keep their versions, unless one of
 //! them is requested; the lock has the others, with the hashes of all their files.
 
+use super::command_links::link_commands;
 use super::installer_process::{InstallerFailure, run_installer};
 use super::{
     PackageInstaller, PackageRequest, PackageResult, file_refusal, missing_package, read_lines,
     usage_refusal, write_file,
 };
 use crate::protocol::packages::{
-    LockedPackage, LockedPackages, PACKAGE_LIST, PackageChangeRefusal, PackageKind, installer_files,
+    LockedPackage, LockedPackages, PACKAGE_LIST, PackageChangeRefusal, PackageKind, REQUESTED_LIST,
+    installer_files,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
-use std::io::Write;
-use std::path::Path;
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempPath;
 
@@ -29,7 +33,12 @@ impl PackageInstaller<'_> {
     pub(super) fn install_pip_list(&self) -> PackageResult<()> {
         let own = self.own_packages()?;
         let list = read_lines(&self.kind_folder(PackageKind::Pip).join(PACKAGE_LIST))?;
-        self.install_pip_lines(&own, &list)
+        self.install_pip_lines(&own, &list)?;
+        let folder = self.kind_folder(PackageKind::Pip);
+        match read_lines(&folder.join(REQUESTED_LIST))? {
+            unlocked if unlocked.is_empty() => self.link_pip_commands(&list),
+            requested => self.link_pip_commands(&requested),
+        }
     }
 
     pub(super) fn install_pip_request(
@@ -45,17 +54,37 @@ impl PackageInstaller<'_> {
             lockfile: None,
         };
         let files = installer_files(PackageKind::Pip, request.requested, Some(&locked));
-        let list = files.values().flat_map(|text| {
-            let text = String::from_utf8_lossy(text);
-            text.lines().map(str::to_owned).collect::<Vec<_>>()
-        });
-        let list: Vec<String> = list.collect();
+        let list = files.get(&format!("{}/{PACKAGE_LIST}", PackageKind::Pip));
+        let list = String::from_utf8_lossy(list.map_or(&[], Vec::as_slice));
+        let list: Vec<String> = list.lines().map(str::to_owned).collect();
         if !list.is_empty() {
             self.install_pip_lines(&own, &list)?;
         }
         self.remove_pip_packages(&own, &before, &list)?;
         self.write_files(&files)?;
+        self.link_pip_commands(request.requested)?;
         Ok(locked)
+    }
+
+    /// Links the commands of packages. The links lead through a folder of their own, which tells them from links that
+    /// a body makes.
+    fn link_pip_commands(&self, packages: &[String]) -> PackageResult<()> {
+        let python = PathBuf::from(kernel_python());
+        let environment = python.ancestors().nth(2).unwrap_or(Path::new("/"));
+        let names: BTreeSet<String> = packages.iter().map(|package| pip_name(package)).collect();
+        let commands = find_commands(environment, &names);
+        let binaries = self.kind_folder(PackageKind::Pip).join("bin");
+        let link = || {
+            match fs::remove_dir_all(&binaries) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => fs::create_dir_all(&binaries)?,
+            }
+            commands.iter().try_for_each(|name| {
+                symlink(environment.join("bin").join(name), binaries.join(name))
+            })
+        };
+        link().map_err(file_refusal(&binaries))?;
+        link_commands(&binaries, &commands)
     }
 
     /// The kernel's own packages by name, as `NAME==VERSION`.
@@ -173,7 +202,7 @@ impl PackageInstaller<'_> {
         args: &[&str],
         input: &str,
     ) -> PackageResult<Result<String, InstallerFailure>> {
-        let python = env::var("OSCTL_PYTHON").unwrap_or_else(|_| DEFAULT_PYTHON.into());
+        let python = kernel_python();
         let mut uv = Command::new(UV_BINARY);
         // Settings of the project do not apply to the kernel's environment.
         uv.current_dir("/").arg("pip").args(&args[..1]);
@@ -181,6 +210,35 @@ impl PackageInstaller<'_> {
         uv.env("NO_COLOR", "1").env("UV_NO_PROGRESS", "1");
         run_installer(&mut uv, input, self.report)
     }
+}
+
+fn kernel_python() -> String {
+    env::var("OSCTL_PYTHON").unwrap_or_else(|_| DEFAULT_PYTHON.into())
+}
+
+/// The commands of packages in an environment, by the packages' records of their files.
+fn find_commands(environment: &Path, packages: &BTreeSet<String>) -> Vec<String> {
+    let entries = |folder: &Path| {
+        let entries = fs::read_dir(folder).into_iter().flatten();
+        entries.filter_map(|entry| Some(entry.ok()?.path()))
+    };
+    let libraries = entries(&environment.join("lib"));
+    let records = libraries.flat_map(|library| entries(&library.join("site-packages")));
+    let records = records.filter(|folder| {
+        let name = folder.file_name().and_then(|name| name.to_str());
+        let name = name.and_then(|name| name.strip_suffix(".dist-info"));
+        let name = name.and_then(|name| name.split('-').next());
+        name.is_some_and(|name| packages.contains(&pip_name(name)))
+    });
+    let texts = records.filter_map(|folder| fs::read_to_string(folder.join("RECORD")).ok());
+    let mut commands = BTreeSet::new();
+    for text in texts {
+        let paths = text.lines().filter_map(|line| line.split(',').next());
+        let names = paths.filter_map(|path| path.strip_prefix("../../../bin/"));
+        let is_file = |name: &&str| !name.contains('/') && *name != "..";
+        commands.extend(names.filter(is_file).map(str::to_owned));
+    }
+    commands.into_iter().collect()
 }
 
 fn pip_name(package: &str) -> String {
@@ -253,8 +311,28 @@ fn explain_unresolved(failure: InstallerFailure, requested: &[String]) -> Packag
 
 #[cfg(test)]
 mod tests {
-    use super::parse_compiled;
+    use super::{find_commands, parse_compiled};
     use crate::protocol::packages::{LockedPackages, PackageKind};
+    use std::fs;
+
+    #[test]
+    fn the_commands_of_requested_packages_are_found() {
+        let environment = tempfile::tempdir().unwrap();
+        let packages = environment.path().join("lib/python3.13/site-packages");
+        for (name, record) in [
+            (
+                "mcp_server_time-1.0.dist-info",
+                "../../../bin/mcp-server-time,sha256=a,1\n../../../bin/..,,\n../../../bin/a/b,,\nmcp_server_time/__init__.py,,\n",
+            ),
+            ("other-1.0.dist-info", "../../../bin/other,,\n"),
+        ] {
+            fs::create_dir_all(packages.join(name)).unwrap();
+            fs::write(packages.join(name).join("RECORD"), record).unwrap();
+        }
+        let requested = ["mcp-server-time".to_owned(), "missing".to_owned()];
+        let found = find_commands(environment.path(), &requested.into());
+        assert_eq!(found, ["mcp-server-time"]);
+    }
 
     #[test]
     fn the_output_of_uv_becomes_a_lock() {

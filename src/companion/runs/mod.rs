@@ -58,6 +58,11 @@ pub(crate) trait RunKind: Debug + Send + Sync + 'static {
     /// Whether neither the code nor its output may be recorded on disk.
     fn is_private(&self) -> bool;
 
+    /// Whether a run that has completed did not succeed.
+    fn is_failure(_report: &Self::Report) -> bool {
+        false
+    }
+
     /// Hashes all fields that must be equal in a request that repeats the id. Secrets outside of the code are left out.
     fn hash_request(&self, hash: &mut Sha256);
 

@@ -10,6 +10,7 @@ use super::spill_file::MAX_SPILL_FILE_BYTES;
 use super::store::{
     RecordUrgency, RunIdDigest, RunRecorder, StoredRunEnd, StoredRunRecord as Stored,
 };
+use crate::protocol::activity::ActivityVerdict;
 use crate::protocol::kernel::{
     MimeBundle, OutputPage, OutputStream, RunError, RunEventKind, RunStatus, RunSummary,
     TruncatedOutput,
@@ -366,6 +367,15 @@ impl<W: RunKind> TrackedRun<W> {
             timing_ms: record.timing_ms(),
             stdout_bytes: written(OutputStream::Stdout),
             stderr_bytes: written(OutputStream::Stderr),
+        }
+    }
+
+    /// How the run ended, for the activity log.
+    pub(crate) fn activity_verdict(&self) -> ActivityVerdict {
+        let is_failure = self.lock_state().report.as_ref().is_some_and(W::is_failure);
+        match self.status() {
+            RunStatus::Completed if is_failure => ActivityVerdict::Failed,
+            status => status.into(),
         }
     }
 

@@ -46,6 +46,10 @@ impl RunKind for ShellRequest {
         false
     }
 
+    fn is_failure(report: &CommandReport) -> bool {
+        report.returncode.is_some_and(|code| code != 0)
+    }
+
     /// The command's input may be a secret, so the hash covers only whether there is any.
     fn hash_request(&self, hash: &mut Sha256) {
         for part in [&self.session, &self.command] {

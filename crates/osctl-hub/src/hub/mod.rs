@@ -2,6 +2,7 @@
 
 mod persisted_sessions;
 mod server_probe;
+mod sessionless_clients;
 mod sessions;
 mod sse_connections;
 
@@ -9,6 +10,7 @@ use crate::child::{HandshakeError, InProcessServer};
 use crate::client::{McpClient, NotificationSink};
 use crate::config::{self, McpConfig, McpConfigFiles};
 use crate::merged_servers::{MergedSelection, MergedServers};
+use crate::message::RpcMessage;
 use crate::name_filter::NameFilter;
 use crate::server_entry::{self, ServerEntry};
 use crate::session::{Backend, HubSession};
@@ -18,6 +20,7 @@ use bytes::Bytes;
 use osctl_protocol::mcp::{HubStatus, ServerStatus, ToolProfile};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use sessionless_clients::SessionlessClients;
 use sse_connections::SseConnections;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -69,6 +72,7 @@ struct HubInner {
     sessions: Mutex<HashMap<String, Arc<HubSession>>>,
     /// Connections of the HTTP+SSE transport of 2024-11-05.
     sse_connections: SseConnections,
+    sessionless_clients: SessionlessClients,
     is_stopping: AtomicBool,
     /// How often the set of servers has changed.
     change_count: AtomicU64,
@@ -122,6 +126,7 @@ impl Hub {
             config_errors: Mutex::default(),
             sessions: Mutex::default(),
             sse_connections: SseConnections::default(),
+            sessionless_clients: SessionlessClients::default(),
             is_stopping: AtomicBool::new(false),
             change_count: AtomicU64::new(0),
             removed_servers: Mutex::default(),
@@ -287,13 +292,16 @@ impl Hub {
         Ok(Backend::Single(entry.open_access(Arc::new(client), &tools)))
     }
 
-    /// The backend of a client without a session.
+    /// The backend for a request of a client without a session.
     pub(super) fn sessionless_backend(
         &self,
         target: &HubTarget,
+        request: &RpcMessage,
         sink: Arc<dyn NotificationSink>,
     ) -> Result<Backend, HubRefusal> {
-        self.open_backend(target, None, sink)
+        let backend = self.open_backend(target, None, sink)?;
+        self.0.sessionless_clients.record_request(request, target);
+        Ok(backend)
     }
 
     pub(super) fn change_count(&self) -> u64 {
@@ -313,6 +321,7 @@ impl Hub {
         let sessions = self.0.sessions.lock();
         clients.extend(sessions.values().map(|session| session.client_status()));
         drop(sessions);
+        clients.extend(self.0.sessionless_clients.client_statuses());
         clients.sort_by_key(|client| client.idle_seconds);
         HubStatus {
             status: "ok".into(),

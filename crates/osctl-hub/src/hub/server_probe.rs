@@ -91,8 +91,7 @@ impl Hub {
             server: Some(name.to_owned()),
             ..HubTarget::default()
         };
-        let Ok(Backend::Single(access)) =
-            self.sessionless_backend(&target, Arc::new(ProbeNullSink))
+        let Ok(Backend::Single(access)) = self.open_backend(&target, None, Arc::new(ProbeNullSink))
         else {
             return Err("it is not configured".into());
         };

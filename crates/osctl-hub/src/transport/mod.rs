@@ -16,6 +16,8 @@ mod status;
 mod stream_response;
 mod streamable;
 
+pub use refusal::{read_called_tool, refuse_request};
+
 use super::{Hub, HubTarget};
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, FromRequestParts, Path};

@@ -3,17 +3,25 @@
 use crate::child::HandshakeError;
 use crate::message::{self, RpcMessage, RpcMessageKind, RpcParseError};
 use crate::{Hub, HubRefusal};
-use axum::body::Bytes;
+use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::{Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use osctl_protocol::PROTOCOL_VERSION_HEADER;
 use osctl_support::api::ApiRefusal;
+use std::time::Duration;
+use tokio::time::timeout;
 
 pub(super) const INVALID_REQUEST_CODE: i64 = -32600;
+pub(super) const INTERNAL_ERROR_CODE: i64 = -32603;
 const PARSE_ERROR_CODE: i64 = -32700;
 const REFUSAL_INVALID_PARAMS_CODE: i64 = -32602;
 const HUB_STOPPING_MESSAGE: &str = "the companion is stopping";
+
+/// Limits for reading the body of a request that is refused; its client may have no token.
+const MAX_REFUSED_BODY_BYTES: usize = 64 << 10;
+const REFUSED_BODY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A response whose body is one JSON-RPC message.
 pub(super) fn json_response(status: StatusCode, text: Bytes) -> Response {
@@ -92,12 +100,14 @@ impl HubRefusal {
             Self::NoSession => {
                 message::error_response(id, INVALID_REQUEST_CODE, "the session does not exist")
             }
-            Self::Stopping => message::error_response(id, -32603, HUB_STOPPING_MESSAGE),
+            Self::Stopping => {
+                message::error_response(id, INTERNAL_ERROR_CODE, HUB_STOPPING_MESSAGE)
+            }
             Self::Handshake(HandshakeError::Refused(error)) => {
                 format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#).into()
             }
             Self::Handshake(HandshakeError::Failed(why)) => {
-                message::error_response(id, -32603, &why)
+                message::error_response(id, INTERNAL_ERROR_CODE, &why)
             }
         }
     }
@@ -134,7 +144,7 @@ pub(super) async fn refuse_while_stopping(
     if !hub.is_stopping() || request.uri().path() == "/ping" {
         return next.run(request).await;
     }
-    stopping_refusal().into_response()
+    refuse_request(request, stopping_refusal()).await
 }
 
 fn stopping_refusal() -> ApiRefusal {
@@ -146,4 +156,56 @@ pub(super) async fn reject_unknown_hub_path(request: Request) -> ApiRefusal {
     let message = format!("there is no `{}`", request.uri().path());
     ApiRefusal::new(StatusCode::NOT_FOUND, "unknown_path", message)
         .with_hint("`GET /` lists the endpoints")
+}
+
+/// Refuses a request that the hub has not read, such as one without a token: with an error of JSON-RPC if it is one,
+/// because clients of MCP show no other. osctl's own clients read the error of the HTTP API.
+pub async fn refuse_request(request: Request, refusal: ApiRefusal) -> Response {
+    if request.headers().contains_key(PROTOCOL_VERSION_HEADER) {
+        return refusal.into_response();
+    }
+    let (_, message) = read_message(request).await;
+    let id = message.as_ref().and_then(RpcMessage::id);
+    let plain = refusal.clone().into_response();
+    let code = match plain.status().is_server_error() {
+        true => INTERNAL_ERROR_CODE,
+        false => INVALID_REQUEST_CODE,
+    };
+    let mut response = refusal_response(refusal, id, code);
+    if let Some(seconds) = plain.headers().get(header::RETRY_AFTER) {
+        let seconds = seconds.clone();
+        response.headers_mut().insert(header::RETRY_AFTER, seconds);
+    }
+    response
+}
+
+/// Reads the tool that a request calls, as `SERVER__TOOL`. The request can be handled afterwards.
+pub async fn read_called_tool(request: Request) -> (Request, Option<String>) {
+    let path = request.uri().path().to_owned();
+    let (request, message) = read_message(request).await;
+    let call = message.filter(|message| message.method == "tools/call");
+    let name = call.and_then(|call| call.text_param(&["name"]));
+    let server = path.strip_prefix("/servers/");
+    let server = server.and_then(|rest| rest.strip_suffix("/mcp"));
+    let tool = name.map(|name| match server {
+        Some(server) => format!("{server}__{name}"),
+        None => name,
+    });
+    (request, tool)
+}
+
+/// Reads the only request of JSON-RPC in a body.
+async fn read_message(request: Request) -> (Request, Option<RpcMessage>) {
+    if request.method() != Method::POST || !request.uri().path().ends_with("/mcp") {
+        return (request, None);
+    }
+    let (parts, body) = request.into_parts();
+    let read = timeout(REFUSED_BODY_TIMEOUT, to_bytes(body, MAX_REFUSED_BODY_BYTES));
+    let body: Bytes = match read.await {
+        Ok(Ok(body)) => body,
+        _ => Bytes::new(),
+    };
+    let message = RpcMessage::parse(body.clone()).ok();
+    let message = message.filter(|message| message.kind == RpcMessageKind::Request);
+    (Request::from_parts(parts, Body::from(body)), message)
 }

@@ -82,7 +82,7 @@ pub(super) async fn handle_message(
     if method == "subscriptions/listen" {
         return open_subscription(&hub, &target, &message, &id);
     }
-    let backend = match hub.sessionless_backend(&target, Arc::new(StatelessNullSink)) {
+    let backend = match hub.sessionless_backend(&target, &message, Arc::new(StatelessNullSink)) {
         Ok(backend) => Arc::new(backend),
         Err(refusal) => return refusal.into_http_response(Some(&id)),
     };
@@ -352,7 +352,7 @@ fn open_subscription(hub: &Hub, target: &HubTarget, message: &RpcMessage, id: &s
         stream: stream.clone(),
     });
     let before = hub.change_count();
-    let backend = match hub.sessionless_backend(target, listener.clone()) {
+    let backend = match hub.sessionless_backend(target, message, listener.clone()) {
         Ok(backend) => backend,
         Err(refusal) => return refusal.into_http_response(Some(id)),
     };

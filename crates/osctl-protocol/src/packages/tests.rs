@@ -1,6 +1,6 @@
 use super::{
-    LockedPackage, LockedPackages, PackageKind, PackageLists, PackageLock, check_package,
-    installer_files,
+    LockedPackage, LockedPackages, PackageChange, PackageKind, PackageLists, PackageLock,
+    check_package, installer_files,
 };
 use serde_json::{Value, json};
 
@@ -338,4 +338,41 @@ fn the_installers_get_exact_versions_with_hashes() {
     let files = installer_files(PackageKind::Npm, &["a".into(), "@b/c@1.0.0".into()], None);
     let manifest: Value = serde_json::from_slice(&files["npm/package.json"]).unwrap();
     assert_eq!(manifest["dependencies"], json!({"a": "*", "@b/c": "1.0.0"}));
+}
+
+#[test]
+fn a_change_is_read_from_the_command_that_applies_it() {
+    let packages = || vec!["a".into(), "it's".into()];
+    for (change, shown) in [
+        (
+            PackageChange::Add {
+                kind: PackageKind::Pip,
+                packages: packages(),
+            },
+            "osctl add a it's",
+        ),
+        (
+            PackageChange::Add {
+                kind: PackageKind::Npm,
+                packages: vec!["@a/b".into()],
+            },
+            "osctl add --npm @a/b",
+        ),
+        (
+            PackageChange::Remove {
+                kind: None,
+                packages: packages(),
+            },
+            "osctl remove a it's",
+        ),
+        (PackageChange::Lock, "osctl packages lock"),
+        (PackageChange::List, "osctl packages"),
+    ] {
+        let command = change.inside_command();
+        assert_eq!(change.osctl_command(), shown);
+        assert_eq!(PackageChange::from_inside_command(&command), Some(change));
+        for other in [format!("{command}; rm x"), format!("{command} '\"List\"'")] {
+            assert_eq!(PackageChange::from_inside_command(&other), None);
+        }
+    }
 }

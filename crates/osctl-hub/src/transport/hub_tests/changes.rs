@@ -271,6 +271,11 @@ async fn a_listener_without_a_session_receives_a_change_before_it_ends() {
     };
     let mut events = listen().await;
     assert!(events.next_data().await.unwrap().contains("acknowledged"));
+    let clients = fixture.hub.status().clients;
+    let listed = clients
+        .iter()
+        .map(|client| (&*client.name, &*client.revision));
+    assert_eq!(listed.collect::<Vec<_>>(), [("unknown", "2026-07-28")]);
     fixture.hub.apply_config(test_config([
         test_server_config("a", true, 600),
         test_server_config("b", false, 600),
