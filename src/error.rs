@@ -179,6 +179,9 @@ pub(crate) enum Error {
     /// A verb that a repetition completes was interrupted.
     #[error("interrupted")]
     InterruptedRepeatable,
+    /// A change of the packages was interrupted.
+    #[error("interrupted; `osctl.yaml` and `osctl.lock` were not changed")]
+    PackagesInterrupted,
     #[error("interrupted; the keeper continues evolve `{run}`")]
     RunContinues { run: String, logs: String },
 
@@ -278,6 +281,7 @@ impl Error {
             }
             Self::RunContinues { logs, .. } => format!("`{logs}` follows it again"),
             Self::InterruptedRepeatable => "run the command again to continue".into(),
+            Self::PackagesInterrupted => "`osctl packages` lists the project's packages".into(),
             Self::Interrupted | Self::OutputClosed => return None,
             Self::Refused { hint, .. } => return hint.clone(),
         })
@@ -316,9 +320,10 @@ impl Error {
             | Self::OutputFailed { .. }
             | Self::Precondition { .. } => EXIT_PRECONDITION,
             Self::OutputClosed => EXIT_BROKEN_PIPE,
-            Self::Interrupted | Self::InterruptedRepeatable | Self::RunContinues { .. } => {
-                EXIT_INTERRUPTED
-            }
+            Self::Interrupted
+            | Self::InterruptedRepeatable
+            | Self::PackagesInterrupted
+            | Self::RunContinues { .. } => EXIT_INTERRUPTED,
             Self::Refused {
                 status: 401 | 403, ..
             } => EXIT_UNREACHABLE,
@@ -339,9 +344,10 @@ impl Error {
         match self {
             Self::Refused { kind, .. } => kind,
             Self::NotRunning { .. } | Self::NeverUp { .. } => "not_running",
-            Self::Interrupted | Self::InterruptedRepeatable | Self::RunContinues { .. } => {
-                "interrupted"
-            }
+            Self::Interrupted
+            | Self::InterruptedRepeatable
+            | Self::PackagesInterrupted
+            | Self::RunContinues { .. } => "interrupted",
             Self::OutputClosed => "output_closed",
             _ => match self.exit_code() {
                 EXIT_USAGE => "usage",
