@@ -26,6 +26,12 @@ pub(crate) struct DownArgs {
     yes: bool,
 }
 
+impl DownArgs {
+    pub(crate) fn purges(&self) -> bool {
+        self.purge
+    }
+}
+
 #[derive(Debug)]
 struct DownPlan {
     purge: bool,
@@ -223,7 +229,14 @@ pub(crate) async fn run(args: DownArgs, cx: &CommandContext) -> Result<VerbOutco
             cx.ui.print_message(format!("kept: {}", kept.join(", ")));
         }
     } else {
-        cx.ui.print_message(format!("`{name}` {state}"));
+        let of = match (instance.hint_name(), &record) {
+            (Some(instance), Some(record)) => format!(
+                " (instance `{instance}`, project `{}`)",
+                record.project.display()
+            ),
+            _ => String::new(),
+        };
+        cx.ui.print_message(format!("`{name}`{of} {state}"));
     }
     Ok(VerbOutcome::Done)
 }

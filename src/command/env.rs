@@ -22,6 +22,12 @@ pub(crate) struct EnvironmentArgs {
     verb: Option<EnvironmentVerb>,
 }
 
+impl EnvironmentArgs {
+    pub(crate) fn changes_variables(&self) -> bool {
+        !matches!(self.verb, None | Some(EnvironmentVerb::Ls))
+    }
+}
+
 #[derive(Debug, Subcommand)]
 enum EnvironmentVerb {
     /// List the names of the variables (default)

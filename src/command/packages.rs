@@ -79,6 +79,12 @@ pub(crate) struct PackagesArgs {
     verb: Option<PackagesVerb>,
 }
 
+impl PackagesArgs {
+    pub(crate) fn changes_packages(&self) -> bool {
+        matches!(self.verb, Some(PackagesVerb::Lock))
+    }
+}
+
 #[derive(Debug, Subcommand)]
 enum PackagesVerb {
     /// List the project's packages
