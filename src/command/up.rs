@@ -245,6 +245,7 @@ async fn bring_up(plan: UpPlan, cx: &CommandContext) -> Result<VerbOutcome> {
         outcome: done,
         keeper_error: without_keeper,
         notes,
+        warnings,
     } = {
         let there = remote.map(|_| resolved.config.remote_socket.as_path());
         runner.run(project, there.or(socket)).await?
@@ -259,6 +260,9 @@ async fn bring_up(plan: UpPlan, cx: &CommandContext) -> Result<VerbOutcome> {
     drop(work);
     for note in notes {
         cx.ui.print_message(note);
+    }
+    for warning in warnings {
+        cx.ui.print_warning(warning);
     }
     if let Some(error) = without_keeper {
         let keeper = cx.instance.keeper_container_name();
