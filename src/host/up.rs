@@ -151,7 +151,7 @@ impl UpRunner<'_> {
         notes.extend(note);
         notes.extend(body.is_none().then(|| {
             let evolve = instance.osctl_command("evolve");
-            format!("body/ differs from the running image, which a rollback restored; `{evolve}` applies body/")
+            format!("the project's body/ or packages differ from the running image, which a rollback restored; `{evolve}` applies them")
         }));
         let mut record = InstanceRecord {
             project,
