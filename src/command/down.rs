@@ -228,6 +228,12 @@ pub(crate) async fn run(args: DownArgs, cx: &CommandContext) -> Result<VerbOutco
         if !kept.is_empty() {
             cx.ui.print_message(format!("kept: {}", kept.join(", ")));
         }
+        for client in super::mcp::connected_clients(cx) {
+            let name = &instance.name;
+            cx.ui.print_message(format!(
+                "next: `osctl --instance {name} mcp disconnect {client}`; the client's configuration still starts this instance"
+            ));
+        }
     } else {
         let of = match (instance.hint_name(), &record) {
             (Some(instance), Some(record)) => format!(

@@ -246,6 +246,15 @@ pub(super) fn disconnect_client(
     Ok(VerbOutcome::Done)
 }
 
+/// The names of the clients whose own configuration starts the bridge to this instance.
+pub(in crate::command) fn connected_clients(cx: &CommandContext) -> Vec<&'static str> {
+    let places = ClientConfigPaths::for_home(&cx.folders.home);
+    let name = server_name(cx);
+    let clients = CONNECT_CLIENTS.iter();
+    let connected = clients.filter(|client| connect::is_connected(client, &name, &places));
+    connected.map(|client| client.name).collect()
+}
+
 fn show_change(change: &ClientFileChange, client: &ConnectClient, cx: &CommandContext) {
     if change.is_unchanged() || cx.ui.json {
         return;
