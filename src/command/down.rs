@@ -151,7 +151,10 @@ pub(crate) async fn run(args: DownArgs, cx: &CommandContext) -> Result<VerbOutco
     if plan.purge && !plan.yes {
         let consent_question = purge_question(instance, record.as_ref(), &kept);
         if !cx.ui.confirm(&consent_question, "--yes")? {
-            return Ok(VerbOutcome::Code(crate::error::EXIT_NEGATIVE));
+            let message = format!("the saved state of `{}` was not deleted", instance.name);
+            let down = instance.osctl_command("down");
+            let hint = format!("`{down}` stops the container and keeps the state");
+            return Err(Error::precondition(message, hint).into());
         }
     }
     match plan.force {
