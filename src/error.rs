@@ -69,9 +69,8 @@ pub(crate) enum Error {
     // Not running
     #[error("`{container}` is not running")]
     NotRunning { container: String, up: String },
-    /// There is nothing to stop.
     #[error("`{container}` is not running, and its instance was never up")]
-    NeverUp { container: String },
+    NeverUp { container: String, hint: String },
     #[error("`{container}` is paused")]
     Paused { container: String, up: String },
     #[error("`{container}` does not answer at {address}: {why}")]
@@ -214,6 +213,7 @@ impl Error {
     pub(crate) fn hint(&self) -> Option<String> {
         Some(match self {
             Self::Usage { hint, .. }
+            | Self::NeverUp { hint, .. }
             | Self::NoEngine { hint, .. }
             | Self::Precondition { hint, .. }
             | Self::NotReplaced { hint, .. } => hint.clone(),
@@ -242,7 +242,6 @@ impl Error {
             }
             Self::ProjectMismatch { .. } => "`osctl up --move` binds the instance to this folder and keeps its state; without `--instance` and `OSCTL_INSTANCE`, `up` uses the instance of this folder".into(),
             Self::NotRunning { up, .. } => format!("`{up}` starts it"),
-            Self::NeverUp { .. } => "there is nothing to stop; `osctl ls` lists the instances".into(),
             Self::Paused { up, .. } => format!("`{up}` unpauses the container, which keeps its memory"),
             Self::OlderCompanion { up, .. } => format!("`{up}` replaces the companion"),
             Self::ListenerUnproven { up, .. } => {

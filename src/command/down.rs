@@ -102,7 +102,8 @@ async fn find_remains(cx: &CommandContext) -> Result<Engine> {
 
 fn never_up_error(instance: &Instance) -> anyhow::Error {
     let container = instance.container_name();
-    Error::NeverUp { container }.into()
+    let hint = "there is nothing to stop; `osctl ls` lists the instances".into();
+    Error::NeverUp { container, hint }.into()
 }
 
 /// What a purge keeps: the project, and the files under `/root/host` if there are any.

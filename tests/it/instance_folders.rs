@@ -173,6 +173,13 @@ fn elsewhere_the_instances_are_listed() {
             assert!(ran.stderr.contains(part), "{ran:?}");
         }
     }
+    let ran = elsewhere.run(&["-i", "nosuch", "status"]);
+    assert_eq!(ran.code, 3, "{ran:?}");
+    let hint = "the instances are `app`; `osctl --instance nosuch up` creates `nosuch`";
+    assert!(
+        ran.stderr.contains("was never up") && ran.stderr.contains(hint),
+        "{ran:?}"
+    );
     let ran = elsewhere.ok(&["init"]);
     assert!(ran.stderr.contains("then `osctl up`; "), "{ran:?}");
     let ran = Folder {
