@@ -4,6 +4,7 @@
 
 use super::answers::{PackagesAnswer, PackagesChangedAnswer};
 use super::attach::is_unknown;
+use super::candidates::package_names;
 use super::exec::run_id;
 use super::{CommandContext, shutdown_signal};
 use crate::engine::EngineProgress;
@@ -18,6 +19,7 @@ use crate::protocol::shell::{ShellReply, ShellRequest};
 use crate::ui::{Ui, WorkSpinner};
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
+use clap_complete::engine::ArgValueCandidates;
 use std::env;
 use std::path::Path;
 use std::time::Duration;
@@ -41,7 +43,7 @@ pub(crate) struct AddArgs {
 #[derive(Debug, Args)]
 pub(crate) struct RemoveArgs {
     /// Names of packages
-    #[arg(required = true, value_name = "PACKAGE")]
+    #[arg(required = true, value_name = "PACKAGE", add = ArgValueCandidates::new(package_names))]
     packages: Vec<String>,
     #[command(flatten)]
     kind: KindArgs,
@@ -166,9 +168,12 @@ async fn change(change: &PackageChange, cx: &CommandContext) -> Result<VerbOutco
         true => "`runtime.evolve()` in Python".to_owned(),
         false => format!("`{}`", cx.instance.osctl_command("evolve")),
     };
-    cx.ui.print_message(format!(
-        "{now}next: {next} builds the packages into the image and keeps the variables"
-    ));
+    let does = match change {
+        PackageChange::Remove { .. } => "removes the packages from the image",
+        _ => "builds the packages into the image",
+    };
+    cx.ui
+        .print_message(format!("{now}next: {next} {does} and keeps the variables"));
     Ok(VerbOutcome::Done)
 }
 
