@@ -229,15 +229,15 @@ impl HostVerb {
             | Self::Shell(_)
             | Self::Attach(_)
             | Self::Activity(_)
-            | Self::Logs(_) => None,
+            | Self::Logs(_)
+            | Self::Add(_)
+            | Self::Remove(_)
+            | Self::Packages(_) => None,
             Self::Mcp(args) if args.is_bridge() => None,
             // Run again, the verb completes its work.
-            Self::Up(_)
-            | Self::Down(_)
-            | Self::Restart(_)
-            | Self::Build(_)
-            | Self::Add(_)
-            | Self::Remove(_) => Some(Error::InterruptedRepeatable),
+            Self::Up(_) | Self::Down(_) | Self::Restart(_) | Self::Build(_) => {
+                Some(Error::InterruptedRepeatable)
+            }
             _ => Some(Error::Interrupted),
         }
     }

@@ -69,9 +69,8 @@ pub(crate) enum Error {
     // Not running
     #[error("`{container}` is not running")]
     NotRunning { container: String, up: String },
-    /// There is nothing to stop.
     #[error("`{container}` is not running, and its instance was never up")]
-    NeverUp { container: String },
+    NeverUp { container: String, hint: String },
     #[error("`{container}` is paused")]
     Paused { container: String, up: String },
     #[error("`{container}` does not answer at {address}: {why}")]
@@ -179,6 +178,9 @@ pub(crate) enum Error {
     /// A verb that a repetition completes was interrupted.
     #[error("interrupted")]
     InterruptedRepeatable,
+    /// A change of the packages was interrupted.
+    #[error("interrupted; `osctl.yaml` and `osctl.lock` were not changed")]
+    PackagesInterrupted,
     #[error("interrupted; the keeper continues evolve `{run}`")]
     RunContinues { run: String, logs: String },
 
@@ -211,6 +213,7 @@ impl Error {
     pub(crate) fn hint(&self) -> Option<String> {
         Some(match self {
             Self::Usage { hint, .. }
+            | Self::NeverUp { hint, .. }
             | Self::NoEngine { hint, .. }
             | Self::Precondition { hint, .. }
             | Self::NotReplaced { hint, .. } => hint.clone(),
@@ -239,7 +242,6 @@ impl Error {
             }
             Self::ProjectMismatch { .. } => "`osctl up --move` binds the instance to this folder and keeps its state; without `--instance` and `OSCTL_INSTANCE`, `up` uses the instance of this folder".into(),
             Self::NotRunning { up, .. } => format!("`{up}` starts it"),
-            Self::NeverUp { .. } => "there is nothing to stop; `osctl ls` lists the instances".into(),
             Self::Paused { up, .. } => format!("`{up}` unpauses the container, which keeps its memory"),
             Self::OlderCompanion { up, .. } => format!("`{up}` replaces the companion"),
             Self::ListenerUnproven { up, .. } => {
@@ -278,6 +280,7 @@ impl Error {
             }
             Self::RunContinues { logs, .. } => format!("`{logs}` follows it again"),
             Self::InterruptedRepeatable => "run the command again to continue".into(),
+            Self::PackagesInterrupted => "`osctl packages` lists the project's packages".into(),
             Self::Interrupted | Self::OutputClosed => return None,
             Self::Refused { hint, .. } => return hint.clone(),
         })
@@ -316,9 +319,10 @@ impl Error {
             | Self::OutputFailed { .. }
             | Self::Precondition { .. } => EXIT_PRECONDITION,
             Self::OutputClosed => EXIT_BROKEN_PIPE,
-            Self::Interrupted | Self::InterruptedRepeatable | Self::RunContinues { .. } => {
-                EXIT_INTERRUPTED
-            }
+            Self::Interrupted
+            | Self::InterruptedRepeatable
+            | Self::PackagesInterrupted
+            | Self::RunContinues { .. } => EXIT_INTERRUPTED,
             Self::Refused {
                 status: 401 | 403, ..
             } => EXIT_UNREACHABLE,
@@ -339,9 +343,10 @@ impl Error {
         match self {
             Self::Refused { kind, .. } => kind,
             Self::NotRunning { .. } | Self::NeverUp { .. } => "not_running",
-            Self::Interrupted | Self::InterruptedRepeatable | Self::RunContinues { .. } => {
-                "interrupted"
-            }
+            Self::Interrupted
+            | Self::InterruptedRepeatable
+            | Self::PackagesInterrupted
+            | Self::RunContinues { .. } => "interrupted",
             Self::OutputClosed => "output_closed",
             _ => match self.exit_code() {
                 EXIT_USAGE => "usage",

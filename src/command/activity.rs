@@ -4,9 +4,10 @@ use super::CommandContext;
 use super::answers::{ActivitiesAnswer, ActivityEntry};
 use super::candidates::session_names;
 use super::follow::CTRL_C_EXIT_CODE;
-use crate::error::{Result, VerbOutcome};
-use crate::host::activity::FollowedActivity;
-use crate::protocol::activity::{ActivityKind, ActivityQuery, ActivityRecord};
+use crate::error::{Error, Result, VerbOutcome};
+use crate::host::activity::{FollowedActivity, read_stored_activity};
+use crate::host::engine_diagnosis::may_engine_explain;
+use crate::protocol::activity::{ActivityKind, ActivityList, ActivityQuery, ActivityRecord};
 use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
 use std::str::FromStr;
@@ -74,7 +75,10 @@ pub(crate) async fn run(args: ActivityArgs, cx: &CommandContext) -> Result<VerbO
 }
 
 async fn list_activity(query: &ActivityQuery, cx: &CommandContext) -> Result<VerbOutcome> {
-    let found = cx.companion_client()?.list_activity(query).await?;
+    let found = match cx.companion_client()?.list_activity(query).await {
+        Err(error) => read_after_down(error, query, cx).await?,
+        Ok(found) => found,
+    };
     if cx.ui.json {
         cx.ui.print_json(&ActivitiesAnswer::from(found))?;
         return Ok(VerbOutcome::Done);
@@ -84,8 +88,42 @@ async fn list_activity(query: &ActivityQuery, cx: &CommandContext) -> Result<Ver
     ];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     rows.extend(found.records.iter().map(|record| columns(record).to_vec()));
-    cx.ui.print_list(&rows, "no actions are recorded");
+    let is_narrow = query.since.is_some() || query.client.is_some() || query.session.is_some();
+    cx.ui.print_list(
+        &rows,
+        match is_narrow {
+            true => "no action matches",
+            false => "no actions are recorded",
+        },
+    );
     Ok(VerbOutcome::Done)
+}
+
+/// The log in the instance's data folder, which survives the container.
+///
+/// # Errors
+/// The error of the request, unless the container does not run and its data folder is on this machine.
+async fn read_after_down(
+    error: anyhow::Error,
+    query: &ActivityQuery,
+    cx: &CommandContext,
+) -> Result<ActivityList> {
+    let error = match may_engine_explain(&error) {
+        true => cx.explain_error(error).await,
+        false => error,
+    };
+    let is_down = matches!(error.downcast_ref(), Some(Error::NotRunning { .. }));
+    if !is_down || cx.require_record()?.remote.is_some() {
+        return Err(error);
+    }
+    match read_stored_activity(&cx.instance.data_folder(), query) {
+        Ok(found) => {
+            cx.ui
+                .print_message(format!("{error}; its log is read from the data folder"));
+            Ok(found)
+        }
+        Err(_) => Err(error),
+    }
 }
 
 async fn follow_activity(query: ActivityQuery, cx: &CommandContext) -> Result<VerbOutcome> {

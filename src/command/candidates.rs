@@ -13,6 +13,7 @@ use crate::host::keeper::KeeperContainer;
 use crate::protocol::evolve::{KeeperReply, KeeperRequest};
 use crate::protocol::files::{EntryKind, percent_encode};
 use crate::protocol::kernel::DEFAULT_SESSION;
+use crate::protocol::packages::PackageKind;
 use crate::protocol::text_sanitizer::sanitize_line;
 use crate::ui::Ui;
 use clap::ArgMatches;
@@ -64,6 +65,25 @@ pub(crate) fn instance_names() -> Vec<CompletionCandidate> {
 pub(super) fn variable_names() -> Vec<CompletionCandidate> {
     collect_candidates(CANDIDATES_TIMEOUT, async |cx| {
         Ok(cx.instance.read_environment()?.unwrap_or_default().names())
+    })
+}
+
+/// The names in the project's file.
+pub(super) fn package_names() -> Vec<CompletionCandidate> {
+    collect_candidates(CANDIDATES_TIMEOUT, async |cx| {
+        let project = cx.require_record()?.project;
+        let lists = cx
+            .lenient_config(Some(&project), Vec::new())?
+            .config
+            .packages;
+        let named = |kind: PackageKind| {
+            let packages = lists.of(kind).iter();
+            packages.map(move |package| kind.split(package).0.to_owned())
+        };
+        Ok(PackageKind::ALL_KINDS
+            .into_iter()
+            .flat_map(named)
+            .collect::<Vec<String>>())
     })
 }
 

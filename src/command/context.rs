@@ -243,7 +243,27 @@ impl CommandContext {
     pub(crate) fn require_record(&self) -> Result<InstanceRecord> {
         self.instance
             .read_record()?
-            .ok_or_else(|| not_running_error(&self.instance))
+            .ok_or_else(|| self.never_up_error())
+    }
+
+    /// The error for an instance that was never up; its name may be mistyped if there are others.
+    fn never_up_error(&self) -> anyhow::Error {
+        let instance = &self.instance;
+        let others = Instance::list_all(&self.folders).unwrap_or_default();
+        if others.is_empty() {
+            return not_running_error(instance);
+        }
+        let names: Vec<String> = others
+            .iter()
+            .map(|other| format!("`{}`", other.name))
+            .collect();
+        let (container, up) = (instance.container_name(), instance.osctl_command("up"));
+        let hint = format!(
+            "the instances are {}; `{up}` creates `{}`",
+            names.join(", "),
+            instance.name
+        );
+        Error::NeverUp { container, hint }.into()
     }
 
     /// Connects to the chosen engine, which must answer. An existing instance stays on its engine.

@@ -26,6 +26,12 @@ pub(crate) struct DownArgs {
     yes: bool,
 }
 
+impl DownArgs {
+    pub(crate) fn purges(&self) -> bool {
+        self.purge
+    }
+}
+
 #[derive(Debug)]
 struct DownPlan {
     purge: bool,
@@ -96,7 +102,8 @@ async fn find_remains(cx: &CommandContext) -> Result<Engine> {
 
 fn never_up_error(instance: &Instance) -> anyhow::Error {
     let container = instance.container_name();
-    Error::NeverUp { container }.into()
+    let hint = "there is nothing to stop; `osctl ls` lists the instances".into();
+    Error::NeverUp { container, hint }.into()
 }
 
 /// What a purge keeps: the project, and the files under `/root/host` if there are any.
@@ -145,7 +152,10 @@ pub(crate) async fn run(args: DownArgs, cx: &CommandContext) -> Result<VerbOutco
     if plan.purge && !plan.yes {
         let consent_question = purge_question(instance, record.as_ref(), &kept);
         if !cx.ui.confirm(&consent_question, "--yes")? {
-            return Ok(VerbOutcome::Code(crate::error::EXIT_NEGATIVE));
+            let message = format!("the saved state of `{}` was not deleted", instance.name);
+            let down = instance.osctl_command("down");
+            let hint = format!("`{down}` stops the container and keeps the state");
+            return Err(Error::precondition(message, hint).into());
         }
     }
     match plan.force {
@@ -222,8 +232,21 @@ pub(crate) async fn run(args: DownArgs, cx: &CommandContext) -> Result<VerbOutco
         if !kept.is_empty() {
             cx.ui.print_message(format!("kept: {}", kept.join(", ")));
         }
+        for client in super::mcp::connected_clients(cx) {
+            let name = &instance.name;
+            cx.ui.print_message(format!(
+                "next: `osctl --instance {name} mcp disconnect {client}`; the client's configuration still starts this instance"
+            ));
+        }
     } else {
-        cx.ui.print_message(format!("`{name}` {state}"));
+        let of = match (instance.hint_name(), &record) {
+            (Some(instance), Some(record)) => format!(
+                " (instance `{instance}`, project `{}`)",
+                record.project.display()
+            ),
+            _ => String::new(),
+        };
+        cx.ui.print_message(format!("`{name}`{of} {state}"));
     }
     Ok(VerbOutcome::Done)
 }

@@ -22,6 +22,12 @@ pub(crate) struct EnvironmentArgs {
     verb: Option<EnvironmentVerb>,
 }
 
+impl EnvironmentArgs {
+    pub(crate) fn changes_variables(&self) -> bool {
+        !matches!(self.verb, None | Some(EnvironmentVerb::Ls))
+    }
+}
+
 #[derive(Debug, Subcommand)]
 enum EnvironmentVerb {
     /// List the names of the variables (default)
@@ -91,7 +97,7 @@ pub(crate) async fn run(args: EnvironmentArgs, cx: &CommandContext) -> Result<Ve
             assignments,
             from_env,
         } => {
-            let read = read_values(assignments, from_env, cx)?;
+            let read = read_values(assignments, from_env, cx).await?;
             change_environment(cx, "set", |variables| {
                 let names = read.iter().map(|(name, _)| name.clone()).collect();
                 variables.0.extend(read);
@@ -164,7 +170,7 @@ async fn apply_to_container(cx: &CommandContext, variables: &UserEnvironment) ->
     }
 }
 
-fn read_values(
+async fn read_values(
     assignments: Vec<EnvironmentAssignment>,
     from_env: bool,
     cx: &CommandContext,
@@ -182,17 +188,32 @@ fn read_values(
         let hint = "set one variable per command, or add `--from-env`";
         return Err(Error::usage("stdin has the value of one variable only", hint).into());
     }
-    let read = assignments.into_iter().map(|assignment| {
-        let EnvironmentAssignment { name, value } = assignment;
+    let mut read = Vec::new();
+    for EnvironmentAssignment { name, value } in assignments {
         let value = match value {
             Some(value) => value,
             None if from_env => shell_value(&name)?,
-            None if cx.ui.can_prompt() => cx.ui.read_secret(&format!("Value of {name}"))?,
+            None if cx.ui.can_prompt() => {
+                let given = cx.ui.read_secret(&format!("Value of {name}")).await?;
+                given.ok_or_else(|| no_value_error(&name))?
+            }
             None => stdin_value(&name)?,
         };
-        Ok((name, value))
-    });
-    read.collect()
+        read.push((name, value));
+    }
+    Ok(read)
+}
+
+/// The error for the end of the input, or an empty line, at the question for a value: an empty value would replace one
+/// that is set.
+fn no_value_error(name: &str) -> Error {
+    let hint = format!(
+        "`osctl env set --from-env {name}` takes the value of this shell, `osctl env set {name}=` sets an empty one, and `osctl env rm {name}` removes the variable"
+    );
+    Error::usage(
+        format!("no value was given for `{name}`; nothing was changed"),
+        hint,
+    )
 }
 
 fn shell_value(name: &str) -> Result<String> {

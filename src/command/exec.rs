@@ -9,7 +9,6 @@ use crate::host::client::CompanionClient;
 use crate::host::container_spec::CONTAINER_PROJECT_PATH;
 use crate::protocol::hex::hex;
 use crate::protocol::kernel::{DEFAULT_SESSION, Execute};
-use anyhow::Context as _;
 use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
 use std::io::{self, IsTerminal, Read};
@@ -147,15 +146,20 @@ impl CodeSource {
                     false => Ok(code),
                 }
             }
-            Self::Stdin => {
-                let mut code = String::new();
-                std::io::stdin()
-                    .read_to_string(&mut code)
-                    .context("reading the code from stdin")?;
-                Ok(code)
-            }
+            Self::Stdin => read_piped_code(io::stdin()),
         }
     }
+}
+
+fn read_piped_code(mut source: impl Read) -> Result<String> {
+    let mut code = String::new();
+    let read = source.read_to_string(&mut code);
+    read.map_err(|error| {
+        let message = format!("cannot read the code from stdin: {error}");
+        let hint = "write Python code in UTF-8 to stdin, or name a file: `osctl exec -f FILE`";
+        Error::usage(message, hint)
+    })?;
+    Ok(code)
 }
 
 pub(crate) async fn run(args: ExecArgs, cx: &CommandContext) -> Result<VerbOutcome> {
@@ -218,7 +222,8 @@ pub(super) fn run_id() -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{CodeSource, ExecArgs, ExecPlan};
+    use super::{CodeSource, ExecArgs, ExecPlan, read_piped_code};
+    use crate::error::{EXIT_USAGE, exit_code};
 
     fn plan(words: &[&str], file: Option<&str>, is_terminal: bool) -> Result<ExecPlan, String> {
         let args = ExecArgs {
@@ -273,5 +278,12 @@ mod tests {
         );
         let error = plan(&["x", "=", "1"], None, false).unwrap_err();
         assert_eq!(error, "the code has several words: `x`, `=`");
+    }
+
+    #[test]
+    fn code_that_is_not_utf_8_is_a_usage_error() {
+        let error = read_piped_code(&b"\xff\xfe"[..]).unwrap_err();
+        assert_eq!(exit_code(&error), EXIT_USAGE);
+        assert_eq!(read_piped_code(&b"1"[..]).unwrap(), "1");
     }
 }

@@ -4,15 +4,17 @@ use super::CommandContext;
 use super::answers::{InitAnswer, InitFile};
 use crate::archive::Folder;
 use crate::error::{Error, Result, VerbOutcome};
+use crate::host::agent_folders::canonicalize_existing;
 use crate::host::path_resolver::ResolvedPath;
 use crate::host::project::missing_project_error;
 use crate::image::{Body, BodyFileUpdate};
+use crate::protocol::quote::quote_word;
 use crate::protocol::words::count_noun;
 use clap::Args;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::{self, ErrorKind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The files that people edit, below `body/`, and their purpose.
 const EDITED_FILES: [(&str, &str); 3] = [
@@ -138,13 +140,36 @@ pub(crate) fn run(args: InitArgs, cx: &CommandContext) -> Result<VerbOutcome> {
                 .print_message(format!("  {}: {purpose}", path.display()));
         }
     }
-    let evolve = cx.instance.osctl_command("evolve");
+    let [apply, add] = next_commands(&plan.project, cx);
     cx.ui.print_message(format!(
-        "next: edit `{}`, then `{evolve}`; packages need no file: `{}`",
+        "next: edit `{}`, then `{apply}`; packages need no file: `{add}`",
         folder.join("Dockerfile").display(),
-        cx.instance.osctl_command("add NAME")
     ));
     Ok(VerbOutcome::Done)
+}
+
+/// The commands that apply the body and add packages. The chosen instance may be the only one, of another project.
+fn next_commands(project: &Path, cx: &CommandContext) -> [String; 2] {
+    let record = cx.instance.read_record().ok().flatten();
+    let folder = canonicalize_existing(&absolute_or_same(project));
+    match record.map(|record| canonicalize_existing(&record.project)) {
+        Some(own) if folder == own => {
+            ["evolve", "add NAME"].map(|verb| cx.instance.osctl_command(verb))
+        }
+        Some(_) if project == Path::new(".") => ["osctl up", "osctl add NAME"].map(str::to_owned),
+        Some(_) => {
+            let name = quote_word(project.as_os_str().as_encoded_bytes(), false);
+            [
+                format!("osctl up --project {name}"),
+                "osctl add NAME".into(),
+            ]
+        }
+        None => ["up", "add NAME"].map(|verb| cx.instance.osctl_command(verb)),
+    }
+}
+
+fn absolute_or_same(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 /// The changes: all files, or their numbers. Conflicts are always listed, because they need an edit by hand.

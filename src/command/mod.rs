@@ -123,6 +123,12 @@ fn instance_scope(verb: &HostVerb) -> InstanceScope<'_> {
         | HostVerb::Config(_)
         | HostVerb::Init(_)
         | HostVerb::Man(_) => InstanceScope::Optional,
+        // These verbs change the project, its image, or saved state for good.
+        HostVerb::Add(_) | HostVerb::Remove(_) | HostVerb::Reset(_) => InstanceScope::OfFolder,
+        HostVerb::Packages(args) if args.changes_packages() => InstanceScope::OfFolder,
+        HostVerb::Evolve(args) if args.changes_instance() => InstanceScope::OfFolder,
+        HostVerb::Env(args) if args.changes_variables() => InstanceScope::OfFolder,
+        HostVerb::Down(args) if args.purges() => InstanceScope::OfFolder,
         _ => InstanceScope::Existing,
     }
 }
@@ -218,7 +224,16 @@ mod tests {
             ),
             ("mcp stdio", InstanceScope::ExistingOrDefault),
             ("mcp ls", InstanceScope::Existing),
-            ("down --purge", InstanceScope::Existing),
+            ("down", InstanceScope::Existing),
+            ("down --purge", InstanceScope::OfFolder),
+            ("add polars", InstanceScope::OfFolder),
+            ("packages", InstanceScope::Existing),
+            ("packages lock", InstanceScope::OfFolder),
+            ("evolve", InstanceScope::OfFolder),
+            ("evolve rollback", InstanceScope::OfFolder),
+            ("evolve ls", InstanceScope::Existing),
+            ("env set A=b", InstanceScope::OfFolder),
+            ("env", InstanceScope::Existing),
             ("exec 1", InstanceScope::Existing),
             ("ls", InstanceScope::Optional),
             ("config show", InstanceScope::Optional),

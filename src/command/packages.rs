@@ -2,24 +2,31 @@
 //!
 //! The change happens in the container, which has the installers. In the container itself the verbs work, too.
 
-use super::CommandContext;
 use super::answers::{PackagesAnswer, PackagesChangedAnswer};
+use super::attach::is_unknown;
+use super::candidates::package_names;
 use super::exec::run_id;
+use super::{CommandContext, shutdown_signal};
 use crate::engine::EngineProgress;
 use crate::error::{EXIT_NEGATIVE, Error, Result, VerbOutcome};
+use crate::host::client::CompanionClient;
 use crate::protocol::kernel::RunEventKind;
 use crate::protocol::packages::{
     ListedPackage, PackageChange, PackageChangeRefusal, PackageChangeReply, PackageKind,
 };
 use crate::protocol::shell::{ShellReply, ShellRequest};
-use crate::ui::Ui;
+use crate::ui::{Ui, WorkSpinner};
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
+use clap_complete::engine::ArgValueCandidates;
 use std::env;
 use std::path::Path;
+use std::time::Duration;
 
 /// The binary in the container.
 const BINARY_INSIDE: &str = "/opt/osctl/bin/osctl";
+/// Delay before the second attempt to interrupt a command that the companion does not know yet.
+const UNKNOWN_RUN_DELAY: Duration = Duration::from_millis(500);
 /// The exit code of a container's binary that does not know the verb.
 const UNKNOWN_VERB_CODE: i32 = 2;
 
@@ -35,7 +42,7 @@ pub(crate) struct AddArgs {
 #[derive(Debug, Args)]
 pub(crate) struct RemoveArgs {
     /// Names of packages
-    #[arg(required = true, value_name = "PACKAGE")]
+    #[arg(required = true, value_name = "PACKAGE", add = ArgValueCandidates::new(package_names))]
     packages: Vec<String>,
     #[command(flatten)]
     kind: KindArgs,
@@ -71,6 +78,12 @@ impl KindArgs {
 pub(crate) struct PackagesArgs {
     #[command(subcommand)]
     verb: Option<PackagesVerb>,
+}
+
+impl PackagesArgs {
+    pub(crate) fn changes_packages(&self) -> bool {
+        matches!(self.verb, Some(PackagesVerb::Lock))
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -154,9 +167,12 @@ async fn change(change: &PackageChange, cx: &CommandContext) -> Result<VerbOutco
         true => "`runtime.evolve()` in Python".to_owned(),
         false => format!("`{}`", cx.instance.osctl_command("evolve")),
     };
-    cx.ui.print_message(format!(
-        "{now}next: {next} builds the packages into the image and keeps the variables"
-    ));
+    let does = match change {
+        PackageChange::Remove { .. } => "removes the packages from the image",
+        _ => "builds the packages into the image",
+    };
+    cx.ui
+        .print_message(format!("{now}next: {next} {does} and keeps the variables"));
     Ok(VerbOutcome::Done)
 }
 
@@ -174,7 +190,7 @@ async fn request_change(change: &PackageChange, cx: &CommandContext) -> Result<P
     };
     let done = match is_inside() {
         true => change_here(change.clone(), &report).await?,
-        false => change_inside(change, &report, cx).await?,
+        false => change_inside(change, &report, &work, cx).await?,
     };
     done.map_err(refusal_error)
 }
@@ -196,31 +212,33 @@ fn is_inside() -> bool {
     env::current_exe().is_ok_and(|binary| binary == Path::new(BINARY_INSIDE))
 }
 
+/// Runs the change in the container to its end. A signal ends the installers first: they would otherwise continue
+/// without this process, and change the project later.
 async fn change_inside(
     change: &PackageChange,
     report: &impl Fn(&str),
+    work: &WorkSpinner,
     cx: &CommandContext,
 ) -> Result<std::result::Result<PackageChangeReply, PackageChangeRefusal>> {
+    let ended = shutdown_signal()?;
     let client = cx.companion_client()?;
+    let id = run_id()?;
     let request = ShellRequest {
-        id: Some(run_id()?),
+        id: Some(id.clone()),
         durable: Some(false),
         ..ShellRequest::new(change.inside_command())
     };
-    let mut events = client.execute_shell(&request).await?;
-    let reply: ShellReply = loop {
-        let event = events.next().await?;
-        match event
-            .context("the container stopped before the packages were installed")?
-            .happened
-        {
-            RunEventKind::Done { reply } => break *reply,
-            RunEventKind::Stderr { text, .. } => {
-                text.lines()
-                    .filter(|line| !line.trim().is_empty())
-                    .for_each(report);
+    let mut ended = std::pin::pin!(ended);
+    let (reply, was_interrupted) = tokio::select! {
+        biased;
+        reply = follow_change(&client, &request, report) => (reply?, false),
+        () = &mut ended => {
+            work.report_step("ending the installer");
+            let again = shutdown_signal()?;
+            tokio::select! {
+                reply = interrupt_change(&client, &id) => (reply?, true),
+                () = again => return Err(Error::Interrupted.into()),
             }
-            _ => {}
         }
     };
     if reply.returncode == Some(UNKNOWN_VERB_CODE) {
@@ -228,12 +246,71 @@ async fn change_inside(
         let error = "the osctl in the container has another version and knows no packages";
         return Err(Error::precondition(error, format!("`{up}` replaces it")).into());
     }
+    read_reply(&reply, change, was_interrupted, cx)
+}
+
+/// Starts the change and reports the messages of the installers.
+async fn follow_change(
+    client: &CompanionClient,
+    request: &ShellRequest,
+    report: &impl Fn(&str),
+) -> Result<ShellReply> {
+    let mut events = client.execute_shell(request).await?;
+    loop {
+        let event = events.next().await?;
+        match event
+            .context("the container stopped before the packages were installed")?
+            .happened
+        {
+            RunEventKind::Done { reply } => return Ok(*reply),
+            RunEventKind::Stderr { text, .. } => {
+                text.lines()
+                    .filter(|line| !line.trim().is_empty())
+                    .for_each(report);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Ends the change; the reply says whether it was complete before.
+async fn interrupt_change(client: &CompanionClient, id: &str) -> Result<ShellReply> {
+    match client.interrupt_shell(id).await {
+        // The companion does not know the command yet.
+        Err(error) if is_unknown(&error) => {
+            tokio::time::sleep(UNKNOWN_RUN_DELAY).await;
+            client.interrupt_shell(id).await
+        }
+        ended => ended,
+    }
+}
+
+/// The result that the container's osctl printed.
+fn read_reply(
+    reply: &ShellReply,
+    change: &PackageChange,
+    was_interrupted: bool,
+    cx: &CommandContext,
+) -> Result<std::result::Result<PackageChangeReply, PackageChangeRefusal>> {
+    let done = serde_json::from_str(&reply.stdout);
+    if was_interrupted && !matches!(done, Ok(Ok(_))) {
+        return Err(interruption_error(change).into());
+    }
     let last = reply.stderr.lines().last().unwrap_or_default().to_owned();
-    serde_json::from_str(&reply.stdout).map_err(|_| {
+    done.map_err(|_| {
         let hint = cx.instance.osctl_command("logs");
         let message = format!("the packages were not installed: {last}");
         Error::precondition(message, format!("`{hint}` shows the container's logs")).into()
     })
+}
+
+/// The error for a change that was ended before its reply: the project's files are written after the last installer, and
+/// the reply directly after them.
+fn interruption_error(change: &PackageChange) -> Error {
+    match change {
+        PackageChange::List => Error::Interrupted,
+        _ => Error::PackagesInterrupted,
+    }
 }
 
 /// `osctl change-packages`, which the host runs inside: prints the reply or the refusal as JSON.

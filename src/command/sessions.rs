@@ -3,7 +3,8 @@
 use super::CommandContext;
 use super::answers::{SessionEntry, SessionRemovedAnswer, SessionsAnswer};
 use super::candidates::session_names;
-use crate::error::{Result, VerbOutcome};
+use crate::error::{Error, Result, VerbOutcome};
+use crate::protocol::kernel::DEFAULT_SESSION;
 use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCandidates;
 
@@ -67,6 +68,11 @@ pub(crate) async fn run(args: SessionsArgs, cx: &CommandContext) -> Result<VerbO
                 cx.ui
                     .print_message(format!("next: {exec} {} 'x = 1'", made.name));
             }
+        }
+        SessionsVerb::Rm { name } if name == DEFAULT_SESSION => {
+            let reset = cx.instance.osctl_command("reset");
+            let hint = format!("`{reset}` clears its variables");
+            return Err(Error::usage("the default session can't be removed", hint).into());
         }
         SessionsVerb::Rm { name } => {
             let deleted = client.delete_session(&name).await?;

@@ -270,9 +270,13 @@ async fn report_up(
         outcome: done,
         keeper_error: without_keeper,
         notes,
+        warnings,
     } = result;
     for note in notes {
         cx.ui.print_message(note);
+    }
+    for warning in warnings {
+        cx.ui.print_warning(warning);
     }
     if let Some(error) = without_keeper {
         let keeper = cx.instance.keeper_container_name();

@@ -8,6 +8,7 @@
 mod layers;
 mod project;
 mod published;
+mod servers;
 mod variables;
 
 pub(crate) use layers::{ConfigSource, ResolvedConfig};
@@ -343,18 +344,17 @@ impl ResolvedConfig {
     /// Checks values beyond their types.
     fn check_values(&self) -> Result<()> {
         let config = &self.config;
-        let bad = |key: &str, why: String| {
-            let place = self
-                .values
-                .get(key)
-                .map(|(_, s)| s.to_string())
-                .unwrap_or_default();
-            Error::BadValue {
-                key: key.into(),
-                place,
-                why,
-                example: example_value(key),
-            }
+        let place = |key: &str| {
+            let value = self.values.get(key);
+            value
+                .map(|(_, source)| source.to_string())
+                .unwrap_or_default()
+        };
+        let bad = |key: &str, why: String| Error::BadValue {
+            key: key.into(),
+            place: place(key),
+            why,
+            example: example_value(key),
         };
         if !config.auth && !config.bind.is_loopback() {
             return Err(bad(
@@ -442,13 +442,17 @@ impl ResolvedConfig {
             }
         }
         for (name, server) in &config.servers {
-            let is_text = |key: &str| server[key].is_string();
-            // The built-in server needs neither.
-            let is_whole = is_text("command") != is_text("url") || name == "os";
-            if !is_whole && server["disabled"] != true {
-                let why = format!("`{name}` needs a `command` or a `url`");
-                return Err(bad("servers", why).into());
+            if let Some((key, nearest)) = servers::find_misspelt_server_key(server) {
+                let key = format!("servers.{name}.{key}");
+                let (place, nearest) = (place("servers"), Some(nearest.to_owned()));
+                return Err(Error::UnknownKey {
+                    key,
+                    place,
+                    nearest,
+                }
+                .into());
             }
+            servers::check_server(name, server).map_err(|why| bad("servers", why))?;
         }
         let desktop = &config.desktop;
         if parse_resolution(&desktop.resolution).is_none() {

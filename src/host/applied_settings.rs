@@ -27,7 +27,7 @@ const NON_CONTAINER_KEYS: &[&str] = &[
 ];
 
 /// Keys whose entries are reported individually.
-const LIST_SETTING_KEYS: &[&str] = &["env", "hosts", "mounts", "pass_env"];
+const LIST_SETTING_KEYS: &[&str] = &["env", "hosts", "mounts", "packages", "pass_env"];
 
 /// An empty value in a record of an earlier version means that the value is unknown.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -124,7 +124,9 @@ impl AppliedSettings {
         let keys: BTreeSet<&String> = self.settings.keys().chain(next.settings.keys()).collect();
         for key in keys {
             let (before, after) = (self.settings.get(key), next.settings.get(key));
-            if before == after {
+            // Earlier versions recorded the list of an installer as one value.
+            let is_former = key.starts_with("packages.") && !key.contains(' ');
+            if before == after || is_former {
                 continue;
             }
             let (line, is_said) = match key.split_once(' ') {
@@ -134,10 +136,13 @@ impl AppliedSettings {
                         (_, None) => format!("{list}: -{entry}"),
                         _ => format!("{list}: {entry} changed"),
                     };
-                    (
-                        line,
-                        before.is_none() || (list == "env" && explicit.contains(entry)),
-                    )
+                    let is_said = match list.split('.').next() {
+                        // `osctl add` and `osctl remove` changed the list, which is part of the image.
+                        Some("packages") => true,
+                        Some("env") => before.is_none() || explicit.contains(entry),
+                        _ => before.is_none(),
+                    };
+                    (line, is_said)
                 }
                 None => {
                     let shown = |value: Option<&String>| {
@@ -200,9 +205,11 @@ impl SettingChanges {
         self.add_line(line, false);
     }
 
-    /// Adds the image; a changed body alone needs no consent.
+    /// Adds the image, unless changed packages explain it; a changed body alone needs no consent.
     pub(crate) fn add_image(&mut self) {
-        self.lines.push("image: body/ or osctl changed".into());
+        if !self.lines.iter().any(|line| line.starts_with("packages.")) {
+            self.lines.push("image: body/ or osctl changed".into());
+        }
     }
 }
 
@@ -287,5 +294,25 @@ mod tests {
         let before: AppliedSettings = serde_json::from_str("{}").unwrap();
         let found = before.diff_settings(&applied, (ports, ports), &next, &none);
         assert_eq!(found, SettingChanges::default());
+    }
+
+    #[test]
+    fn changed_packages_are_named_and_need_no_consent() {
+        let folder = tempfile::tempdir().unwrap();
+        let of_project = |text: &str| {
+            fs::write(folder.path().join("osctl.yaml"), text).unwrap();
+            let none = folder.path().join("none");
+            ResolvedConfig::load(&none, Some(folder.path()), "default", Vec::new()).unwrap()
+        };
+        let none = BTreeSet::new();
+        let applied =
+            |resolved: &ResolvedConfig| AppliedSettings::new(resolved, None, none.clone(), &none);
+        let before = applied(&of_project("packages: {apt: [jq], pip: [six]}"));
+        let next = of_project("packages: {apt: [jq, tree]}");
+        let ports = Config::default().ports;
+        let mut found = before.diff_settings(&applied(&next), (ports, ports), &next, &none);
+        found.add_image();
+        assert_eq!(found.lines, ["packages.apt: +tree", "packages.pip: -six"]);
+        assert!(!found.needs_consent);
     }
 }

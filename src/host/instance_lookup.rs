@@ -5,6 +5,7 @@
 //! up, build                  ─▶ the instance of the project, which may be new
 //! other verbs                ─▶ the instance of the current folder or of a folder above it
 //!                               ─▶ the only instance ─▶ an error that lists the instances
+//! verbs that change the project, its image or saved state do not take the only instance of another folder
 //! ```
 //!
 //! A new instance is `default` if no instance has this name, else it has the name of its folder. This module creates
@@ -31,6 +32,8 @@ pub(crate) enum InstanceScope<'a> {
     Project(Option<&'a Path>),
     /// An existing instance.
     Existing,
+    /// The existing instance of the current folder or of a folder above it.
+    OfFolder,
     /// An existing instance. Of several, the default one: earlier versions wrote no name into the configuration of MCP
     /// clients.
     ExistingOrDefault,
@@ -124,6 +127,9 @@ fn choose_name(
     };
     match (&*candidates, scope) {
         ([], _) => Ok(new()),
+        ([_], InstanceScope::OfFolder) if own.is_empty() => {
+            Err(ambiguity_error(&candidates, false))
+        }
         ([only], _) => Ok(existing(&only.name)),
         ([first, ..], InstanceScope::Optional) => Ok(match own.is_empty() {
             true => new(),
@@ -146,7 +152,7 @@ fn instances_of<'a>(known: &'a [KnownInstance], project: &Path) -> Vec<&'a Known
     known.iter().filter(is_own).collect()
 }
 
-/// The error for several possible instances, all of the current folder or none.
+/// The error for several possible instances, all of the current folder or none; or for the only one, of another folder.
 fn ambiguity_error(several: &[&KnownInstance], are_of_folder: bool) -> Error {
     let names = several.iter().map(|instance| match &instance.project {
         Some(project) => format!("`{}` (`{}`)", instance.name, project.display()),
@@ -154,16 +160,21 @@ fn ambiguity_error(several: &[&KnownInstance], are_of_folder: bool) -> Error {
     });
     let names: Vec<String> = names.collect();
     let names = names.join(", ");
-    let message = match are_of_folder {
-        true => format!("several instances have this project: {names}"),
-        false => format!("the current folder belongs to no instance; the instances are {names}"),
+    let message = match (are_of_folder, several.len()) {
+        (true, _) => format!("several instances have this project: {names}"),
+        (false, 1) => format!("the current folder belongs to no instance; the only one is {names}"),
+        (false, _) => {
+            format!("the current folder belongs to no instance; the instances are {names}")
+        }
     };
     let name = several
         .first()
         .map_or(DEFAULT_INSTANCE, |first| &first.name);
     Error::usage(
         message,
-        format!("name the instance, such as `--instance {name}`, or run the command in its folder"),
+        format!(
+            "name the instance, such as `osctl --instance {name} …`, or run the command in its folder"
+        ),
     )
 }
 
@@ -231,7 +242,12 @@ mod tests {
 
     #[test]
     fn the_instance_of_the_current_folder_is_chosen() {
-        for scope in [EXISTING, PROJECT, InstanceScope::Optional] {
+        for scope in [
+            EXISTING,
+            PROJECT,
+            InstanceScope::Optional,
+            InstanceScope::OfFolder,
+        ] {
             assert_eq!(choose(TWO, "/w/app", scope), "app");
             assert_eq!(choose(TWO, "/w/osctl/src/deep", scope), "default");
         }
@@ -246,12 +262,17 @@ mod tests {
         assert_eq!(choose(&[("default", "")], "/tmp", EXISTING), "default!");
         assert_eq!(
             choose(TWO, "/tmp", EXISTING),
-            "the current folder belongs to no instance; the instances are `app` (`/w/app`), `default` (`/w/osctl`) | name the instance, such as `--instance app`, or run the command in its folder"
+            "the current folder belongs to no instance; the instances are `app` (`/w/app`), `default` (`/w/osctl`) | name the instance, such as `osctl --instance app …`, or run the command in its folder"
         );
         assert_eq!(
             choose(TWO, "/tmp", InstanceScope::ExistingOrDefault),
             "default!"
         );
+        assert_eq!(
+            choose(&[("blue", "/w/blue")], "/tmp", InstanceScope::OfFolder),
+            "the current folder belongs to no instance; the only one is `blue` (`/w/blue`) | name the instance, such as `osctl --instance blue …`, or run the command in its folder"
+        );
+        assert_eq!(choose(&[], "/tmp", InstanceScope::OfFolder), "default");
         assert_eq!(choose(TWO, "/w/x", InstanceScope::Optional), "x");
         assert_eq!(choose(&[], "/w/x", EXISTING), "default");
         let shared = [("a", "/w"), ("b", "/w")];

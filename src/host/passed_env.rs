@@ -8,6 +8,7 @@
 //! | `pass_env` of the configuration | the shell's, else the container's |
 //! | proxies that nothing above names, as Docker does | the shell's, without a user and a password |
 
+use super::instance::Instance;
 use super::proxies_and_ca;
 use crate::config::{Config, is_passable_variable};
 use crate::error::{Error, Result};
@@ -97,6 +98,8 @@ pub(crate) struct PassedEnv {
     proxies: BTreeMap<String, String>,
     /// The proxies whose user and password are removed.
     stripped_proxies: Vec<String>,
+    /// The names of an earlier `up --env` whose value is lost with the container.
+    lost: Vec<String>,
 }
 
 impl PassedEnv {
@@ -165,6 +168,8 @@ impl PassedEnv {
                     passed.values.set(&other, value.clone());
                 }
                 passed.values.set(name, value);
+            } else if !config.pass_env.contains(name) {
+                passed.lost.push(name.clone());
             }
             passed.names.insert(name.clone());
         }
@@ -197,11 +202,25 @@ impl PassedEnv {
         })
     }
 
+    /// Warnings about values that are lost, unless `osctl env` keeps them; `kept` are the names of those.
+    pub(crate) fn lost_value_warnings(&self, instance: &Instance, kept: &[String]) -> Vec<String> {
+        let lost = self.lost.iter().filter(|name| !kept.contains(name));
+        let warning = |name: &String| {
+            let [set, forget] = [format!("env set {name}"), format!("up --no-env {name}")]
+                .map(|command| instance.osctl_command(&command));
+            format!(
+                "the value of `--env {name}=…` is not kept without the container; `{set}` keeps a value, `{forget}` forgets the name"
+            )
+        };
+        lost.map(warning).collect()
+    }
+
     /// Notes for the user.
     pub(crate) fn notes(&self, config: &Config) -> Vec<String> {
         let listed = |names: Vec<&str>| names.join(", ");
         let has_value = |name: &&String| self.values.0.contains_key(*name);
-        let (set, unset): (Vec<&String>, Vec<&String>) = self.names.iter().partition(has_value);
+        let (set, mut unset): (Vec<&String>, Vec<&String>) = self.names.iter().partition(has_value);
+        unset.retain(|name| !self.lost.contains(name));
         let is_upper = |name: &&String| !name.contains(|c: char| c.is_ascii_lowercase());
         let proxies = self.proxies.keys().filter(is_upper);
         let all: BTreeSet<&str> = set.into_iter().chain(proxies).map(String::as_str).collect();
@@ -257,6 +276,8 @@ pub(crate) fn passed_variable_names(env: &ContainerEnv, config: &Config) -> BTre
 mod tests {
     use super::{EnvArg, EnvArgs, PassedEnv, passed_variable_names};
     use crate::config::Config;
+    use crate::host::folders::Folders;
+    use crate::host::instance::Instance;
     use crate::protocol::spec::ContainerEnv;
     use std::collections::{BTreeMap, BTreeSet};
 
@@ -305,6 +326,36 @@ mod tests {
         assert!(!"1=secret".parse::<EnvArg>().unwrap_err().contains("secret"));
         let shown = format!("{:?}", "A=secret".parse::<EnvArg>().unwrap());
         assert!(!shown.contains("secret"));
+    }
+
+    #[test]
+    fn a_value_of_an_earlier_command_line_that_is_lost_is_a_warning() {
+        let folders = Folders::beneath("/h".as_ref());
+        let instance = Instance::new("default", &folders).unwrap();
+        let retained = ["LOST".to_owned()].into();
+        let none = BTreeMap::new();
+        let config = Config {
+            pass_env: vec!["OF_NO_SHELL".into()],
+            ..Config::default()
+        };
+        let passed = PassedEnv::new(&config, &retained, EnvArgs::default(), &none).unwrap();
+        let warnings = passed.lost_value_warnings(&instance, &[]);
+        assert_eq!(
+            warnings,
+            [
+                "the value of `--env LOST=…` is not kept without the container; `osctl env set LOST` keeps a value, `osctl up --no-env LOST` forgets the name"
+            ]
+        );
+        assert!(
+            passed
+                .lost_value_warnings(&instance, &["LOST".into()])
+                .is_empty()
+        );
+        let notes = passed.notes(&config).concat();
+        assert!(
+            notes.contains("OF_NO_SHELL") && !notes.contains("LOST"),
+            "{notes}"
+        );
     }
 
     #[test]

@@ -145,11 +145,13 @@ impl UpRunner<'_> {
             false => ports,
         };
         let mut notes = passed.notes(config);
-        notes.extend(self.environment_note()?);
+        let environment = instance.read_environment()?.unwrap_or_default().names();
+        let warnings = passed.lost_value_warnings(instance, &environment);
+        notes.extend(self.environment_note(&environment));
         notes.extend(note);
         notes.extend(body.is_none().then(|| {
             let evolve = instance.osctl_command("evolve");
-            format!("body/ differs from the running image, which a rollback restored; `{evolve}` applies body/")
+            format!("the project's body/ or packages differ from the running image, which a rollback restored; `{evolve}` applies them")
         }));
         let mut record = InstanceRecord {
             project,
@@ -192,6 +194,7 @@ impl UpRunner<'_> {
                 outcome: UpOutcome::ReplacedViaKeeper,
                 keeper_error: None,
                 notes,
+                warnings,
             });
         }
         let label = existing
@@ -227,6 +230,7 @@ impl UpRunner<'_> {
             },
             keeper_error: deployed.err(),
             notes,
+            warnings,
         })
     }
 
@@ -277,16 +281,11 @@ impl UpRunner<'_> {
     }
 
     /// A note about the variables of `osctl env`.
-    fn environment_note(&self) -> Result<Option<String>> {
-        let names = self
-            .instance
-            .read_environment()?
-            .unwrap_or_default()
-            .names();
-        Ok((!names.is_empty()).then(|| {
+    fn environment_note(&self, names: &[String]) -> Option<String> {
+        (!names.is_empty()).then(|| {
             let env = self.instance.osctl_command("env");
             format!("set by `{env}`: {}", names.join(", "))
-        }))
+        })
     }
 
     /// Gives the running container the variables of `osctl env`. Returns a note for the user if that fails: the

@@ -4,6 +4,7 @@
 mod meter;
 pub(crate) mod picture;
 pub(crate) mod screen;
+mod secret;
 mod text;
 mod traceback;
 
@@ -333,22 +334,6 @@ impl Ui {
             Ok(chosen) => chosen.ok_or_else(|| Error::Interrupted.into()),
             Err(error) => Err(prompt_error(error)),
         }
-    }
-
-    /// Asks for a text that the terminal does not show.
-    ///
-    /// # Errors
-    /// When the user ends the question.
-    pub(crate) fn read_secret(self, question: &str) -> Result<String> {
-        let terminal = Term::stderr();
-        let question = String::from(SanitizedText::message(&format!("{question}: ")));
-        let answer = terminal
-            .write_str(&question)
-            .and_then(|()| terminal.read_secure_line());
-        answer.map_err(|error| match error.kind() {
-            io::ErrorKind::Interrupted => Error::Interrupted.into(),
-            _ => error.into(),
-        })
     }
 
     /// Shows work in progress: a spinner on a terminal, lines elsewhere.

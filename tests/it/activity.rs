@@ -140,5 +140,17 @@ fn each_client_leaves_records_that_survive_the_container() {
     );
     assert_eq!(of_curl.len(), 1, "{of_curl:#?}");
     assert_eq!(records(&home, &["-n", "1"]).len(), 1);
+    // Without a container, the records are read on the host; the value of `--env` is gone.
+    home.ok(["down"]);
+    assert_eq!(
+        records(&home, &["--client", "curl", "--session", "default"]),
+        of_curl
+    );
+    let ran = home.ok(["up"]);
+    assert!(
+        ran.stderr
+            .contains("the value of `--env MODE=…` is not kept"),
+        "{ran:?}"
+    );
     home.down();
 }

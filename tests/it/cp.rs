@@ -259,6 +259,8 @@ fn stdin_and_stdout_carry_files_and_archives() {
     piped(home, &["-", "os:/root/host/cp-pipes/f"], &content);
     assert!(fs::read(inside.join("f")).unwrap() == content);
     assert!(piped(home, &["os:/root/host/cp-pipes/f", "-"], b"") == content);
+    let ran = home.ok(["cp", "os:/root/host/cp-pipes/f", "-"]);
+    assert!(ran.stderr.contains("copied 1 file, "), "{}", ran.stderr);
     // A folder is sent as an archive, in both directions.
     let archive = piped(home, &["os:/root/host/cp-pipes", "-"], b"");
     let mut names = Vec::new();

@@ -6,13 +6,18 @@ use crate::harness::{Engine, Home};
 use crate::instance::container_id;
 use crate::mcp::Client;
 use crate::trials;
+use crate::window::Window;
+use nix::sys::termios::LocalFlags;
 use serde_json::{Value, json};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
-trials![variables_reach_running_kernels_and_shells_and_survive_the_container];
+trials![
+    variables_reach_running_kernels_and_shells_and_survive_the_container,
+    the_question_for_a_value_can_be_ended,
+];
 
 /// Whether each server `echo` has the variable.
 const ECHO_HAS_LIVE: &str = r"
@@ -164,4 +169,30 @@ fn read_data(home: &Home) -> String {
         .map(|text| String::from_utf8_lossy(&text).into_owned().into())
         .collect();
     json!(texts).to_string()
+}
+
+fn the_question_for_a_value_can_be_ended() {
+    let home = Home::new("env-question");
+    home.ok(["env", "set", "KEY=old"]);
+    // Ctrl-C, Ctrl-D and Enter.
+    for (keys, code, text) in [
+        ("\x03", 5, "error: interrupted"),
+        (
+            "\x04",
+            2,
+            "no value was given for `KEY`; nothing was changed",
+        ),
+        ("\n", 2, "no value was given for `KEY`; nothing was changed"),
+    ] {
+        let mut window = Window::open(home.command(["env", "set", "KEY"]));
+        window.wait_for("Value of KEY: ");
+        while window.mode().local_flags.contains(LocalFlags::ECHO) {
+            std::thread::yield_now();
+        }
+        window.types(keys);
+        assert_eq!(window.wait(), code, "{keys:?}");
+        assert_eq!(window.mode(), window.before, "{keys:?}");
+        let (_, shown) = window.end();
+        assert!(shown.contains(text), "{keys:?}: {shown}");
+    }
 }

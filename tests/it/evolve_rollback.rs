@@ -103,8 +103,9 @@ fn assert_up_keeps(home: &Home, image: &str, args: &[&str], stdout: &str) {
     let ran = home.ok(["up"].iter().chain(args));
     assert_eq!(running(home), image, "{ran:?}");
     assert!(
-        ran.stderr.contains("body/ differs from the running image")
-            && ran.stderr.contains("evolve` applies body/")
+        ran.stderr
+            .contains("body/ or packages differ from the running image")
+            && ran.stderr.contains("evolve` applies them")
             && ran.stdout.contains(stdout),
         "{ran:?}"
     );

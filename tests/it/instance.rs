@@ -422,7 +422,7 @@ fn a_docker_context_is_followed() {
 fn a_declined_question_changes_nothing() {
     let home = Home::new("it-asked");
     home.up();
-    for (answer, code, state) in [("n", 1, "running"), ("y", 0, "gone")] {
+    for (answer, code, state) in [("n", 4, "running"), ("y", 0, "gone")] {
         let ran = on_terminal(&home.command(["down", "--purge"]), answer);
         assert_eq!(ran.code, code, "{answer}: {ran:?}");
         let asked = format!("Delete the saved state of `{}`", home.instance);

@@ -157,11 +157,42 @@ fn elsewhere_the_instances_are_listed() {
     let ran = elsewhere.run(&["exec", "1"]);
     assert_eq!(ran.code, 3, "{ran:?}");
     assert!(ran.stderr.contains("`osctl --instance app up`"), "{ran:?}");
+    // Commands that change a project do not change the only one of another folder.
+    for args in [
+        &["add", "six"][..],
+        &["remove", "six"],
+        &["packages", "lock"],
+        &["evolve"],
+        &["env", "set", "A=b"],
+        &["reset"],
+        &["down", "--purge", "--yes"],
+    ] {
+        let ran = elsewhere.run(args);
+        assert_eq!(ran.code, 2, "{ran:?}");
+        for part in ["the only one is `app` (`", "`osctl --instance app …`"] {
+            assert!(ran.stderr.contains(part), "{ran:?}");
+        }
+    }
+    let ran = elsewhere.run(&["-i", "nosuch", "status"]);
+    assert_eq!(ran.code, 3, "{ran:?}");
+    let hint = "the instances are `app`; `osctl --instance nosuch up` creates `nosuch`";
+    assert!(
+        ran.stderr.contains("was never up") && ran.stderr.contains(hint),
+        "{ran:?}"
+    );
+    let ran = elsewhere.ok(&["init"]);
+    assert!(ran.stderr.contains("then `osctl up`; "), "{ran:?}");
+    let ran = Folder {
+        home: &home,
+        path: &app,
+    }
+    .ok(&["init"]);
+    assert!(ran.stderr.contains("then `osctl evolve`; "), "{ran:?}");
     record(&home, "default", &site);
     for args in [&["exec", "1"][..], &["down", "--purge", "--yes"]] {
         let ran = elsewhere.run(args);
         assert_eq!(ran.code, 2, "{ran:?}");
-        for part in ["`app` (`", "`default` (`", "`--instance app`"] {
+        for part in ["`app` (`", "`default` (`", "`osctl --instance app …`"] {
             assert!(ran.stderr.contains(part), "{ran:?}");
         }
     }

@@ -95,7 +95,11 @@ pub(super) async fn download_to_stdout(
                 .await
         }
     };
-    Ok(download.finish(received).await?.into())
+    let report: CopyReport = download.finish(received).await?.into();
+    Ok(match entry.kind {
+        EntryKind::Folder => report,
+        _ => CopyReport { files: 1, ..report },
+    })
 }
 
 async fn stat_remote(client: &CompanionClient, from: &RemotePath) -> Result<FileEntry> {

@@ -123,6 +123,11 @@ impl EvolveArgs {
     pub(crate) fn starts_evolve(&self) -> bool {
         self.verb.is_none()
     }
+
+    /// Whether the command replaces the container.
+    pub(crate) fn changes_instance(&self) -> bool {
+        matches!(self.verb, None | Some(EvolveVerb::Rollback(_)))
+    }
 }
 
 /// The parsed arguments.

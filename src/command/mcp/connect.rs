@@ -3,7 +3,7 @@
 use super::filter::McpFilterArgs;
 use crate::command::answers::ClientAnswer;
 use crate::command::{CommandContext, launch_command};
-use crate::error::{Error, Result, VerbOutcome};
+use crate::error::{EXIT_PRECONDITION, Error, Result, VerbOutcome};
 use crate::host::connect::{
     self, CONNECT_CLIENTS, ClientConfigPaths, ClientFileChange, ConnectClient, LaunchCommand,
 };
@@ -90,16 +90,18 @@ pub(super) async fn connect_client(
         // Others who work on the project have the program elsewhere.
         ConnectScope::Project => tested.clone().for_other_users(),
     };
-    let mut tools = None;
+    let (mut tools, mut outcome) = (None, VerbOutcome::Done);
     for client in clients {
         let change = connect::plan_connect(client, &name, &call, &config_paths(client, &how, cx)?)?;
         show_change(&change, client, cx);
         if tools.is_none() && !how.dry_run && !no_verify {
             tools = Some(test_connection(&tested, cx).await?);
         }
-        finish_connect(&change, client, &how, tools, cx)?;
+        if !finish_connect(&change, client, &how, tools, cx)? {
+            outcome = VerbOutcome::Code(EXIT_PRECONDITION);
+        }
     }
-    Ok(VerbOutcome::Done)
+    Ok(outcome)
 }
 
 /// # Errors
@@ -178,14 +180,14 @@ async fn test_connection(call: &LaunchCommand, cx: &CommandContext) -> Result<us
     Ok(found.tools.len())
 }
 
-/// Applies the change and reports it.
+/// Applies the change and reports it; `false` if the user declined.
 fn finish_connect(
     change: &ClientFileChange,
     client: &ConnectClient,
     how: &ConnectOptions,
     tools: Option<usize>,
     cx: &CommandContext,
-) -> Result<()> {
+) -> Result<bool> {
     let name = server_name(cx);
     let title = client.title;
     let is_done = change.is_unchanged() || apply_change(change, client, how, cx)?;
@@ -214,7 +216,7 @@ fn finish_connect(
             client.reload_hint
         ));
     }
-    Ok(())
+    Ok(is_done || how.dry_run)
 }
 
 pub(super) fn disconnect_client(
@@ -247,7 +249,19 @@ pub(super) fn disconnect_client(
             client.reload_hint
         ));
     }
-    Ok(VerbOutcome::Done)
+    Ok(match is_done || how.dry_run {
+        true => VerbOutcome::Done,
+        false => VerbOutcome::Code(EXIT_PRECONDITION),
+    })
+}
+
+/// The names of the clients whose own configuration starts the bridge to this instance.
+pub(in crate::command) fn connected_clients(cx: &CommandContext) -> Vec<&'static str> {
+    let places = ClientConfigPaths::for_home(&cx.folders.home);
+    let name = server_name(cx);
+    let clients = CONNECT_CLIENTS.iter();
+    let connected = clients.filter(|client| connect::is_connected(client, &name, &places));
+    connected.map(|client| client.name).collect()
 }
 
 fn show_change(change: &ClientFileChange, client: &ConnectClient, cx: &CommandContext) {
@@ -277,8 +291,12 @@ fn apply_change(
     }
     let consent_question = format!("Change the configuration of {}?", client.title);
     let is_wanted = how.yes || cx.ui.confirm(&consent_question, "--yes")?;
-    if is_wanted {
-        change.apply()?;
+    match is_wanted {
+        true => change.apply()?,
+        false => cx.ui.print_message(format!(
+            "the configuration of {} was not changed",
+            client.title
+        )),
     }
     Ok(is_wanted)
 }

@@ -5,6 +5,8 @@ mod connect;
 mod filter;
 mod stdio;
 
+pub(super) use connect::connected_clients;
+
 use super::CommandContext;
 use super::answers::{ServersAnswer, ToolsAnswer};
 use super::candidates::{server_names, tool_names};

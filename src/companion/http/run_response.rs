@@ -45,7 +45,8 @@ fn stdout() -> OutputStream {
 /// Refuses a `timeout` or `wait` that is not a sensible number of seconds.
 pub(super) fn check_durations(timeout: Option<f64>, wait: Option<f64>) -> ApiResult<()> {
     if timeout == Some(0.0) {
-        return Err(invalid_duration("timeout"));
+        let why = format!("`timeout` must be more than 0, and at most {MAX_WAIT_SECONDS} seconds");
+        return Err(ApiRefusal::invalid_field(why));
     }
     check_duration("timeout", timeout)?;
     check_duration("wait", wait)

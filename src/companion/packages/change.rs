@@ -10,7 +10,7 @@ use crate::protocol::packages::{
     PROJECT_FILE, PackageChange, PackageChangeRefusal, PackageChangeReply, PackageKind,
     PackageLists, PackageLock, check_package, list_packages,
 };
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
@@ -44,14 +44,15 @@ impl PackageProject {
         change: &PackageChange,
         report: MessageReporter<'_>,
     ) -> PackageResult<PackageChangeReply> {
-        let _lock = lock_packages()?;
-        let mut project = self.read()?;
         if let PackageChange::List = change {
+            let project = self.read()?;
             return Ok(PackageChangeReply {
                 changed: Vec::new(),
                 packages: list_packages(&project.lists, &project.lock),
             });
         }
+        let _lock = lock_packages(Path::new(PACKAGES_FOLDER), report)?;
+        let mut project = self.read()?;
         let before = list_packages(&project.lists, &project.lock);
         let mut after = project.lists.clone();
         let changes = change_lists(change, &mut after)?;
@@ -258,12 +259,19 @@ fn changed_packages(
 }
 
 /// Held during a change: two changes at once would overwrite each other's files.
-fn lock_packages() -> PackageResult<File> {
-    let path = Path::new(PACKAGES_FOLDER).join("change.lock");
+fn lock_packages(folder: &Path, report: MessageReporter<'_>) -> PackageResult<File> {
+    let path = folder.join("change.lock");
     let lock = || -> io::Result<File> {
-        fs::create_dir_all(PACKAGES_FOLDER)?;
+        fs::create_dir_all(folder)?;
         let file = File::create(&path)?;
-        file.lock()?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                report("waiting for another change of the packages");
+                file.lock()?;
+            }
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
         Ok(file)
     };
     lock().map_err(file_refusal(&path))
@@ -284,8 +292,9 @@ fn unusable(name: &str, why: &str) -> PackageChangeRefusal {
 
 #[cfg(test)]
 mod tests {
-    use super::change_lists;
+    use super::{change_lists, lock_packages};
     use crate::protocol::packages::{PackageChange, PackageKind, PackageLists};
+    use std::sync::Mutex;
 
     fn lists() -> PackageLists {
         let text = "packages: {apt: [jq, both], pip: ['polars==1', both], npm: ['@a/b@1.0.0']}";
@@ -312,6 +321,22 @@ mod tests {
             );
             assert_eq!(lists.of(kind), expected);
         }
+    }
+
+    #[test]
+    fn a_second_change_says_that_it_waits() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = Mutex::new(Some(lock_packages(folder.path(), &|_| panic!()).unwrap()));
+        let waited = Mutex::new(Vec::new());
+        let report = |line: &str| {
+            waited.lock().unwrap().push(line.to_owned());
+            first.lock().unwrap().take();
+        };
+        lock_packages(folder.path(), &report).unwrap();
+        assert_eq!(
+            *waited.lock().unwrap(),
+            ["waiting for another change of the packages"]
+        );
     }
 
     #[test]

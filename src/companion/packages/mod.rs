@@ -147,9 +147,11 @@ fn file_refusal(path: &Path) -> impl FnOnce(io::Error) -> PackageChangeRefusal {
 fn missing_package(kind: PackageKind, package: &str) -> PackageChangeRefusal {
     let hint = match kind {
         PackageKind::Apt => {
-            "check the spelling; `osctl shell 'apt-get update && apt-cache search WORD'` searches"
+            "check the spelling; `osctl shell 'apt-get update && apt-cache search WORD'` searches; `--apt` applies to all packages of the command"
         }
-        PackageKind::Npm => "check the spelling, and the version if you named one",
+        PackageKind::Npm => {
+            "check the spelling, and the version if you named one; `--npm` applies to all packages of the command"
+        }
         PackageKind::Pip => "check the spelling; the package of a module may have another name",
     };
     let error = format!("{kind} has no package `{package}`; nothing was changed");

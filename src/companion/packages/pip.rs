@@ -11,6 +11,7 @@ use crate::protocol::packages::{
     LockedPackage, LockedPackages, PACKAGE_LIST, PackageChangeRefusal, PackageKind, REQUESTED_LIST,
     installer_files,
 };
+use crate::protocol::words::count_noun;
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::fs;
@@ -48,6 +49,7 @@ impl PackageInstaller<'_> {
         let own = self.own_packages()?;
         let place = self.kind_folder(PackageKind::Pip).join(PACKAGE_LIST);
         let before = read_lines(&place)?;
+        (self.report)("resolving the versions");
         let locked = LockedPackages {
             packages: self.resolve_pip(&own, request)?,
             requested: request.requested.to_vec(),
@@ -58,6 +60,8 @@ impl PackageInstaller<'_> {
         let list = String::from_utf8_lossy(list.map_or(&[], Vec::as_slice));
         let list: Vec<String> = list.lines().map(str::to_owned).collect();
         if !list.is_empty() {
+            let count = count_noun(locked.packages.len(), "package");
+            (self.report)(&format!("downloading and installing {count}"));
             self.install_pip_lines(&own, &list)?;
         }
         self.remove_pip_packages(&own, &before, &list)?;

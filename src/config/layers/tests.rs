@@ -1,4 +1,5 @@
 use super::{ConfigLayers, ConfigSource, PROJECT_KEYS, ResolvedConfig};
+use crate::error::Error;
 use serde_json::json;
 use std::fs;
 use std::path::Path;
@@ -183,6 +184,11 @@ fn servers_of_the_project_and_of_the_user_are_merged() {
         .unwrap_err()
         .to_string();
     assert!(text.contains("`a` needs a `command`"), "{text}");
+    let error = load("servers:\n  a: {comand: x}\n").unwrap_err();
+    let error: Error = error.downcast().unwrap();
+    let text = error.to_string();
+    assert!(text.contains("key `servers.a.comand`"), "{text}");
+    assert_eq!(error.hint().unwrap(), "did you mean `command`?");
 }
 
 #[test]

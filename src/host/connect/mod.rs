@@ -26,5 +26,5 @@ pub(crate) use change::ClientFileChange;
 pub(crate) use client::{CONNECT_CLIENTS, ConnectClient};
 pub(crate) use config_paths::ClientConfigPaths;
 pub(crate) use launch_command::LaunchCommand;
-pub(crate) use plan::{plan_connect, plan_disconnect};
+pub(crate) use plan::{is_connected, plan_connect, plan_disconnect};
 pub(crate) use probe::probe_command;

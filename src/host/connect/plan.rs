@@ -117,6 +117,11 @@ pub(crate) fn plan_disconnect(
     })
 }
 
+/// Whether the client's file has osctl's entry with this name.
+pub(crate) fn is_connected(client: &ConnectClient, name: &str, places: &ClientConfigPaths) -> bool {
+    read_client_file(client, name, places).is_ok_and(|found| found.entry.is_some())
+}
+
 fn read_client_file(
     client: &ConnectClient,
     name: &str,
@@ -199,7 +204,7 @@ fn edit_error(file: &Path, why: &str) -> anyhow::Error {
 
 #[cfg(test)]
 mod tests {
-    use super::{plan_connect, plan_disconnect};
+    use super::{is_connected, plan_connect, plan_disconnect};
     use crate::host::connect::{CONNECT_CLIENTS, ClientConfigPaths, ConnectClient, LaunchCommand};
     use std::collections::BTreeMap;
     use std::fs;
@@ -253,7 +258,10 @@ mod tests {
                 assert_eq!(Some(&text), agreed(kind).as_ref(), "{client:?}");
                 assert_eq!(text, connect(client, &places, narrow));
             }
+            assert!(is_connected(client, NAME, &places), "{client:?}");
+            assert!(!is_connected(client, "osctl-other", &places), "{client:?}");
             disconnect(client, &places);
+            assert!(!is_connected(client, NAME, &places), "{client:?}");
             let left = fs::read_dir(home.path()).unwrap().count();
             assert_eq!(left, 0, "{client:?} left a folder");
             let Some(before) = agreed("before") else {

@@ -27,4 +27,6 @@ pub(crate) struct UpResult {
     pub(crate) keeper_error: Option<anyhow::Error>,
     /// Notes for the user about variables and the image.
     pub(crate) notes: Vec<String>,
+    /// Warnings about lost values of variables.
+    pub(crate) warnings: Vec<String>,
 }

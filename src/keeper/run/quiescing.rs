@@ -118,9 +118,11 @@ impl RunExecutor {
             let why = quiesced
                 .why
                 .unwrap_or_else(|| "the container does not quiesce".into());
-            match quiesced.running.is_empty() {
+            let ids = quiesced.running.iter().map(String::as_str);
+            let unnamed: Vec<&str> = ids.filter(|id| !why.contains(id)).collect();
+            match unnamed.is_empty() {
                 true => bail!("{why}"),
-                false => bail!("{why} ({})", quiesced.running.join(", ")),
+                false => bail!("{why} ({})", unnamed.join(", ")),
             }
         }
         let bytes = serde_json::to_vec(&quiesced.expected)?.len();

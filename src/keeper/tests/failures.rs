@@ -193,10 +193,8 @@ async fn a_container_that_does_not_quiesce_continues() {
         &[
             (
                 "exec os-host quiesce",
-                |_| {
-                    prints(&json!({"quiesced": false, "why": "code runs", "running": ["r1", "r2"]}))
-                },
-                "code runs (r1, r2)",
+                |_| prints(&json!({"quiesced": false, "why": "run `r1`", "running": ["r1", "r2"]})),
+                "run `r1` (r2)",
             ),
             (
                 "exec os-host quiesce",

@@ -12,7 +12,7 @@ use crate::error::Result;
 use bytes::Bytes;
 use console::Term;
 use modes::TerminalModes;
-use raw::RawMode;
+pub(super) use raw::RawMode;
 use std::io::{self, Read, Write};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};

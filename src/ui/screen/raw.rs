@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::error::Result;
 
 #[cfg(unix)]
-pub(super) use unix::RawMode;
+pub(in crate::ui) use unix::RawMode;
 
 #[cfg(unix)]
 mod unix {
@@ -18,20 +18,28 @@ mod unix {
 
     /// Raw mode, in which every key passes through unchanged. The earlier mode is restored on drop.
     #[derive(Debug)]
-    pub(in crate::ui::screen) struct RawMode {
+    pub(in crate::ui) struct RawMode {
         before: Termios,
     }
 
     impl RawMode {
+        /// Keeps the current mode, which is restored on drop.
+        ///
         /// # Errors
         /// When there is no terminal.
-        pub(in crate::ui::screen) fn enter() -> Result<Self> {
+        pub(in crate::ui) fn save() -> Result<Self> {
             let mut before = tcgetattr(io::stdin()).map_err(|e| raw_mode_error(&e.to_string()))?;
             // An earlier program may have been killed and left the terminal in raw mode.
             if !before.local_flags.contains(LocalFlags::ICANON) {
                 restore_line_mode(&mut before);
             }
-            let raw = Self { before };
+            Ok(Self { before })
+        }
+
+        /// # Errors
+        /// When there is no terminal.
+        pub(in crate::ui::screen) fn enter() -> Result<Self> {
+            let raw = Self::save()?;
             raw.reenter()?;
             Ok(raw)
         }
@@ -71,7 +79,7 @@ mod unix {
 
 #[cfg(not(unix))]
 #[derive(Debug)]
-pub(super) struct RawMode;
+pub(in crate::ui) struct RawMode;
 
 #[cfg(not(unix))]
 impl RawMode {
