@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 /// Maximum number of arguments of a tool that are listed after a wrong call.
 const MAX_SHOWN_ARGUMENTS: usize = 30;
 /// Characters of a name per edit, up to which a name is suggested for an unknown one.
-const CHARS_PER_NAME_EDIT: usize = 3;
+const CHARS_PER_CALL_NAME_EDIT: usize = 3;
 
 #[derive(Debug, Deserialize)]
 struct CliToolResult {
@@ -171,7 +171,7 @@ fn unknown_tool_error(server: &str, tool: &str, tools: &[Value]) -> Error {
 fn nearest_plain_name<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     let plain = names.filter(|name| !name.starts_with('-') && name.bytes().all(is_plain));
-    nearest_name(name, plain, CHARS_PER_NAME_EDIT)
+    nearest_name(name, plain, CHARS_PER_CALL_NAME_EDIT)
 }
 
 /// Whether arguments have the names and types of a JSON Schema: an error of the tool then has another reason.

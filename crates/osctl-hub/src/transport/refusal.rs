@@ -20,8 +20,8 @@ const REFUSAL_INVALID_PARAMS_CODE: i64 = -32602;
 const HUB_STOPPING_MESSAGE: &str = "the companion is stopping";
 
 /// Limits for reading the body of a request that is refused; its client may have no token.
-const MAX_REFUSED_BODY_BYTES: usize = 64 << 10;
-const REFUSED_BODY_TIMEOUT: Duration = Duration::from_secs(2);
+const MAX_REFUSED_MESSAGE_BYTES: usize = 64 << 10;
+const REFUSED_MESSAGE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A response whose body is one JSON-RPC message.
 pub(super) fn json_response(status: StatusCode, text: Bytes) -> Response {
@@ -200,7 +200,10 @@ async fn read_message(request: Request) -> (Request, Option<RpcMessage>) {
         return (request, None);
     }
     let (parts, body) = request.into_parts();
-    let read = timeout(REFUSED_BODY_TIMEOUT, to_bytes(body, MAX_REFUSED_BODY_BYTES));
+    let read = timeout(
+        REFUSED_MESSAGE_TIMEOUT,
+        to_bytes(body, MAX_REFUSED_MESSAGE_BYTES),
+    );
     let body: Bytes = match read.await {
         Ok(Ok(body)) => body,
         _ => Bytes::new(),
