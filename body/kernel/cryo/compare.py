@@ -113,6 +113,7 @@ class Comparison:
     def _walk_attributes(self, *, one_by_one: bool) -> None:
         while self._attributes:
             (_, name), (owners, (xs, ys)) = self._attributes.popitem()
+            self._kept += (xs, ys)  # a `__dict__` of its own may have made the values
             step = 1 if one_by_one else len(owners)
             for at in range(0, len(owners), step):
                 pairs = xs[at : at + step], ys[at : at + step]
@@ -213,6 +214,7 @@ class Comparison:
                 and not any(hasattr(kind, each) for each in _ARGUMENTS)
                 and not copyreg._slotnames(kind)  # type: ignore[attr-defined]
                 and kind not in copyreg.dispatch_table
+                and type(_find_static(kind, "__dict__")) is types.GetSetDescriptorType
                 and self._before.find_rule(kind) is None
             )
         return known
@@ -368,6 +370,11 @@ class Comparison:
             if was != now:
                 raise Different(x, "came back with another content")
         return []
+
+
+def _find_static(kind: type, name: str) -> Any:
+    definer = omissions.find_definer(kind, name)
+    return None if definer is None else vars(definer)[name]
 
 
 def _describe_place(name: str, was: Any, found: Different) -> str:

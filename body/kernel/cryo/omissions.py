@@ -74,7 +74,8 @@ def check_attributes(known: UserClass, was: Any, now: Any) -> Iterator[tuple[str
         return
     values = _attributes_of(was)
     for name in values:
-        if not _has_attribute(now, name) and not _is_cached(kind, name):
+        is_there = _has_attribute(now, name) or name in _attributes_of(now)
+        if not is_there and not _is_cached(kind, name):
             raise Omission(was, f"came back without its attribute `{name}`")
     if not known.defines_pickling:
         return
@@ -110,11 +111,11 @@ def _is_users_class(kind: type) -> bool:
 def _defines_pickling(kind: type) -> bool:
     if kind in copyreg.dispatch_table:
         return True
-    definers = (_find_definer(kind, way) for way in _PICKLE_METHODS)
+    definers = (find_definer(kind, way) for way in _PICKLE_METHODS)
     return any(each is not None and _is_users_class(each) for each in definers)
 
 
-def _find_definer(kind: type, name: str) -> type | None:
+def find_definer(kind: type, name: str) -> type | None:
     return next((each for each in kind.__mro__ if name in vars(each)), None)
 
 
@@ -134,7 +135,7 @@ def _attributes_of(obj: Any) -> dict[str, Any]:
 
 def _is_cached(kind: type, name: str) -> bool:
     """Whether an attribute is made again on use."""
-    definer = _find_definer(kind, name)
+    definer = find_definer(kind, name)
     return definer is not None and isinstance(vars(definer)[name], functools.cached_property)
 
 

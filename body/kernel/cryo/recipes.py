@@ -17,6 +17,7 @@ from typing import Any
 
 from .. import resources
 from . import make
+from .alterations import Notes
 from .open_files import FILES, reduce_file
 from .unsaveable import Unsaveable
 from .values import Reduced, Values
@@ -48,9 +49,7 @@ _PLAIN_INIT = (types.WrapperDescriptorType, types.MethodDescriptorType)
 class Recipes:
     """The rules by kind; `files` includes open files."""
 
-    def __init__(
-        self, values: Values, notes: list[str], weak: WeakReferences, *, files: bool
-    ) -> None:
+    def __init__(self, values: Values, notes: Notes, weak: WeakReferences, *, files: bool) -> None:
         self._values = values
         self._notes = notes
         self._weak = weak
@@ -138,7 +137,7 @@ class Recipes:
     def reduce_lock(self, lock: Any) -> Reduced:
         """Stores a lock as free: its holder is unknown, and does not exist after a reload."""
         if lock.locked():
-            self._notes.append(FREED)
+            self._notes.add_altered(lock, FREED)
         return make.lock, (False,)
 
     def reduce_rlock(self, lock: Any) -> Reduced:
@@ -147,7 +146,7 @@ class Recipes:
         found = _LOCK_COUNT.search(repr(lock)) if lock._is_owned() else None
         count = int(found[1]) if found else 0
         if count == 0 and "owner=0 " not in repr(lock):
-            self._notes.append(FREED)
+            self._notes.add_altered(lock, FREED)
         return make.rlock, (count,)
 
     def reduce_logger(self, logger: logging.Logger) -> Reduced:

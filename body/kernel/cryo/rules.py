@@ -11,6 +11,7 @@ from typing import Any
 
 from .. import resources
 from . import builtin_subclasses, make, make_based
+from .alterations import Notes
 from .arrays import Arrays
 from .recipes import Recipes
 from .unsaveable import Unsaveable
@@ -27,8 +28,7 @@ class Rules:
     objects."""
 
     def __init__(self, namespace: dict[str, Any], values: Iterable[Any], *, files: bool) -> None:
-        self.notes: list[str] = []
-        """Notes about the objects reduced since the list was last cleared."""
+        self.notes = Notes()
         self.values = Values(namespace, self.notes)
         self.weak = WeakReferences(self.values.is_named)
         self.recipes = Recipes(self.values, self.notes, self.weak, files=files)

@@ -17,12 +17,13 @@ from ..resources import Resource
 from ..shell import Shell
 from ..variables import type_name
 from . import environment, manifest, submodules
+from .alterations import Search
 from .anchors import ANCHOR_NAMES, MAGIC, find_anchors, find_magics
 from .arrays import is_mapped
 from .disk import PartFolder, import_zstd
 from .failing_object import explain_failure
 from .open_files import FILES
-from .receipt import BECOMES, LOST, RECIPE, SAVED, Row, read_facts
+from .receipt import ALTERED, BECOMES, LOST, RECIPE, SAVED, UNVERIFIED, Row, read_facts
 from .recipes import LOCKS
 from .rules import Rules
 from .stream import Stream, paused_collection
@@ -34,6 +35,8 @@ Progress = Callable[[int], None]
 _CODE_TYPES = (types.ModuleType, types.FunctionType, type)
 _SIMPLE_TYPES = frozenset((type(None), bool, int, float, complex, str, bytes))
 _CONTAINERS = frozenset((list, tuple, dict, set, frozenset))
+_FREE_LOCK = "a free lock: its holder no longer exists"
+_UNSEARCHED = "whether a variable holds the object of a weak reference was not checked"
 
 
 class Losses(Exception):
@@ -156,6 +159,8 @@ class _Store:
         self._rows: list[dict[str, Any]] = []
         self._referred: dict[int, list[Any]] = {}
         """The targets of weak references in a variable, by row number."""
+        self._altered: dict[int, list[str]] = {}
+        """The notes about objects in it that come back in another state."""
 
     def store_all(self) -> list[Row]:
         piece, _ = self._stream.write_anchors(self._anchors)
@@ -164,36 +169,56 @@ class _Store:
 
     def finish_rows(self, rows: list[Row]) -> None:
         """Copies the receipt into the manifest."""
-        self._look_at_weak(rows)
+        self._apply_alterations(rows)
         for entry, row in zip(self._rows, rows, strict=True):
             entry.update(row.to_dict())
             if row.verdict != SAVED:
                 entry["look"] = {}
 
-    def _look_at_weak(self, rows: list[Row]) -> None:
-        """Marks weak references to objects that no saved variable holds: they are dead after a
-        reload."""
+    def _apply_alterations(self, rows: list[Row]) -> None:
+        """Marks variables whose objects come back in another state: locks, caches, and weak
+        references to objects that no saved variable holds, which are dead after a reload."""
         values = list(self._variables.values())
-        wanted = {
-            at: [*weak_targets(value), *self._referred.get(at, ())]
-            for at, value in enumerate(values)
-        }
-        wanted = {at: some for at, some in wanted.items() if some}
-        if not wanted:
-            return
-        held = [value for row, value in zip(rows, values, strict=True) if row.verdict != LOST]
-        found = {id(each) for some in wanted.values() for each in some}
-        missing = find_unheld(found, held, self._anchors.values())
-        for at, some in wanted.items():
-            row = rows[at]
-            if row.verdict == LOST or not any(id(each) in missing for each in some):
+        missing, is_searched = self._find_missing(rows, values)
+        altered = self._rules.notes.altered
+        references = self._rules.weak.references
+        dead = [(each, some) for each, some in references if _are_in(missing, some)]
+        search = Search([each for each, _ in (*altered, *dead)])
+        for at, (row, value) in enumerate(zip(rows, values, strict=True)):
+            if row.verdict == LOST:
                 continue
-            note = "without objects that no saved variable holds"
-            row.why = f"{row.why}; {note}" if row.why else note
-            if is_reference(values[at]):
-                row.verdict, row.bytes = LOST, 0
-                row.why = "it refers to an object that no saved variable holds"
-            self._rows[at]["look"] = {}
+            held = search.find_held(value)
+            notes = [note for each, note in altered if id(each) in held]
+            if notes and row.verdict == SAVED and _is_lock(value):
+                row.verdict, row.why = RECIPE, _FREE_LOCK
+            elif row.verdict != RECIPE:
+                _mark_altered(row, [*self._altered.get(at, ()), *notes])
+            some = [*weak_targets(value), *self._referred.get(at, ())]
+            if _are_in(missing, some) or any(id(each) in held for each, _ in dead):
+                self._mark_weak(row, is_reference(value), is_searched=is_searched)
+                self._rows[at]["look"] = {}
+
+    def _find_missing(self, rows: list[Row], values: list[Any]) -> tuple[set[int], bool]:
+        """Returns the ids of the targets of weak references that no saved variable holds, and
+        whether all variables were searched."""
+        found = {id(each) for value in values for each in weak_targets(value)}
+        found |= {id(each) for _, some in self._rules.weak.references for each in some}
+        if not found:
+            return set(), True
+        held = [value for row, value in zip(rows, values, strict=True) if row.verdict != LOST]
+        return find_unheld(found, held, self._anchors.values())
+
+    @staticmethod
+    def _mark_weak(row: Row, is_reference: bool, *, is_searched: bool) -> None:
+        if not is_searched:
+            if row.verdict != RECIPE:
+                row.verdict = UNVERIFIED
+            row.why = f"{row.why}; {_UNSEARCHED}" if row.why else _UNSEARCHED
+        elif is_reference:
+            row.verdict, row.bytes = LOST, 0
+            row.why = "it refers to an object that no saved variable holds"
+        else:
+            _mark_altered(row, ["without objects that no saved variable holds"])
 
     def manifest_entries(self) -> dict[str, Any]:
         values = self._rules.values
@@ -219,6 +244,7 @@ class _Store:
         first = len(self._stream.pieces)
         self._rules.notes.clear()
         self._rules.weak.referred.clear()
+        known = len(self._rules.notes.altered)
         try:
             piece, place = self._stream.write_variable(value)
         except KeyboardInterrupt:
@@ -236,6 +262,7 @@ class _Store:
             entry = {"piece": piece, "place": place, "buffer": first}
             if self._rules.weak.referred:
                 self._referred[len(self._rows)] = self._rules.weak.referred[:]
+            self._altered[len(self._rows)] = [note for _, note in self._rules.notes.altered[known:]]
             entry["look"] = read_facts(value) if row.verdict == SAVED else {}
             if (module := _module_of(value)) is not None:
                 entry["module"] = module
@@ -261,14 +288,29 @@ class _Store:
             row.verdict, row.why = RECIPE, "made again by the factory of its resource"
         elif issubclass(kind, FILES):
             row.verdict, row.why = RECIPE, "opened again at its position"
-        elif any(kind is each for each in LOCKS) and self._rules.notes:
-            row.verdict, row.why = RECIPE, "a free lock: its holder no longer exists"
+        elif _is_lock(value) and self._rules.notes:
+            row.verdict, row.why = RECIPE, _FREE_LOCK
         elif is_mapped(kind):
             row.verdict, row.why = RECIPE, "its file is mapped again at its position"
         elif kind.__name__ in BECOMES:
             row.why = "as a list iterator over the same items"
         else:
             row.why = "; ".join(dict.fromkeys(self._rules.notes)) or None
+
+
+def _mark_altered(row: Row, notes: list[str]) -> None:
+    if notes and row.verdict == SAVED:
+        row.verdict = ALTERED
+    known = row.why.split("; ") if row.why else []
+    row.why = "; ".join(dict.fromkeys([*known, *notes])) or None
+
+
+def _are_in(numbers: set[int], some: list[Any]) -> bool:
+    return any(id(each) in numbers for each in some)
+
+
+def _is_lock(value: Any) -> bool:
+    return any(type(value) is each for each in LOCKS)
 
 
 def _manifest_head(shell: Shell, request: StoreRequest) -> dict[str, Any]:

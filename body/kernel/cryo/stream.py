@@ -137,6 +137,8 @@ class Stream:
         self._fast.clear_memo()
         del self._fast, self._rules.last_object
         self._rules.weak.referred.clear()
+        self._rules.weak.references.clear()
+        self._rules.notes.altered.clear()
         self._marks.clear()
 
     def write(self, data: Any) -> int:

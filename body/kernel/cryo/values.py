@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import make, make_types
+from .alterations import Notes
 from .environment import is_environment, read_attribute
 from .scopes import CopiedScope, is_copy, used_names
 from .type_hints import TypeHints
@@ -40,7 +41,7 @@ _NAMELESS = (type(None), type(NotImplemented), type(...))
 class Values:
     """Decides between storage by content and by name."""
 
-    def __init__(self, namespace: dict[str, Any], notes: list[str]) -> None:
+    def __init__(self, namespace: dict[str, Any], notes: Notes) -> None:
         self._namespace = namespace
         self._notes = notes
         self.loaded: dict[str, types.ModuleType] = sys.modules
@@ -171,7 +172,7 @@ class Values:
             return NotImplemented
         settings = wrapper.cache_parameters()
         if wrapper.cache_info().currsize:
-            self._notes.append("with an empty cache")
+            self._notes.add_altered(wrapper, "with an empty cache")
         args = (wrapper.__wrapped__, settings["maxsize"], settings["typed"])
         return make.cached, args, dict(wrapper.__dict__)
 

@@ -39,9 +39,11 @@ def is_reference(value: Any) -> bool:
     return type(value) is weakref.ReferenceType or type(value) is weakref.WeakMethod
 
 
-def find_unheld(wanted: set[int], holders: Iterable[Any], exempt: Iterable[Any]) -> set[int]:
-    """Returns the wanted objects that the holders do not lead to; none when there are too many
-    objects."""
+def find_unheld(
+    wanted: set[int], holders: Iterable[Any], exempt: Iterable[Any]
+) -> tuple[set[int], bool]:
+    """Returns the wanted objects that the holders do not lead to, and whether all holders were
+    searched."""
     pending = [each for each in holders if not issubclass(type(each), types.ModuleType)]
     seen = {id(each) for each in exempt} | {id(each) for each in pending}
     missing = wanted - seen
@@ -51,7 +53,7 @@ def find_unheld(wanted: set[int], holders: Iterable[Any], exempt: Iterable[Any])
                 seen.add(id(each))
                 missing.discard(id(each))
                 pending.append(each)
-    return set() if pending else missing
+    return missing, not (pending and missing)
 
 
 class WeakReferences:
@@ -62,6 +64,8 @@ class WeakReferences:
         self._is_named = is_named
         self.referred: list[Any] = []
         """The targets since the list was last cleared."""
+        self.references: list[tuple[Any, list[Any]]] = []
+        """All weak references and containers, with their targets."""
 
     def by_kind(self) -> dict[type, Callable[[Any], Reduced]]:
         return {
@@ -80,34 +84,37 @@ class WeakReferences:
             return self._reduce_derived if own or issubclass(kind, weakref.WeakSet) else None
         return None
 
-    def _note_targets(self, weak_targets: Iterable[Any]) -> None:
-        for each in weak_targets:
+    def _note_targets(self, reference: Any, targets: Iterable[Any]) -> None:
+        begin = len(self.referred)
+        for each in targets:
             kind = type(each)
             if issubclass(kind, (types.ModuleType, logging.Logger)):
                 continue
             if issubclass(kind, _NAMED) and self._is_named(each):
                 continue
             self.referred.append(each)
+        if len(self.referred) > begin:
+            self.references.append((reference, self.referred[begin:]))
 
     def _reduce_reference(self, reference: Any) -> Reduced:
         target, callback = reference(), reference.__callback__
         if target is None:
             return make.gone, ()
-        self._note_targets((target,))
+        self._note_targets(reference, (target,))
         return make.weak, (target,) if callback is None else (target, callback)
 
     def _reduce_method(self, reference: Any) -> Reduced:
         method = reference()
         if method is None:
             return make_weak.gone_method, ()
-        self._note_targets((method.__self__,))
+        self._note_targets(reference, (method.__self__,))
         return weakref.WeakMethod, (method,)
 
     def _reduce_finalizer(self, finalizer: Any) -> Reduced:
         alive = finalizer.peek()
         if alive is None:
             return make_weak.finalizer, ()
-        self._note_targets(alive[:1])
+        self._note_targets(finalizer, alive[:1])
         return make_weak.finalizer, (*alive, finalizer.atexit)
 
     def _reduce_proxy(self, proxy: Any) -> Reduced:
@@ -115,18 +122,18 @@ class WeakReferences:
             target = proxy.__repr__.__self__
         except ReferenceError:
             raise Unsaveable("a weak proxy of a deleted object") from None
-        self._note_targets((target,))
+        self._note_targets(proxy, (target,))
         return make.weak_proxy, (target,)
 
     def _reduce_container(self, target: Any) -> Reduced:
-        self._note_targets(weak_targets(target))
+        self._note_targets(target, weak_targets(target))
         items = _container_items(target)
         return make.weak_items, (type(target),), items, None, None, make.set_weak_items
 
     def _reduce_derived(self, target: Any) -> Reduced:
         """Reduces an instance of a derived class: keeps its attributes, skips its `__init__`."""
         base: Any = next(each for each in _CONTAINERS if isinstance(target, each))
-        self._note_targets(_container_targets(base, target))
+        self._note_targets(target, _container_targets(base, target))
         bare = vars(base())
         own = {name: value for name, value in vars(target).items() if name not in bare}
         state = (base, _container_items(target), own)

@@ -14,6 +14,7 @@ class Case:
     namespace."""
     lost: tuple[str, ...] = ()
     recipe: tuple[str, ...] = ()
+    altered: tuple[str, ...] = ()
     unmade: tuple[str, ...] = ()
     """Variables that are stored but cannot be made again."""
     files: bool = False
@@ -26,8 +27,9 @@ def case(
     *,
     lost: str = "",
     recipe: str = "",
+    altered: str = "",
     unmade: str = "",
     **more: bool,
 ) -> Case:
-    names = (tuple(each.split()) for each in (lost, recipe, unmade))
+    names = (tuple(each.split()) for each in (lost, recipe, altered, unmade))
     return Case(title, code, probe, *names, **more)

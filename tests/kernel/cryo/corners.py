@@ -157,6 +157,7 @@ OTHERS = [
         "import weakref\nclass A: pass\nhold = [A(), (i for i in [])]; kept = A(); w = weakref.ref(hold[0]); ok = weakref.ref(kept); wd = weakref.WeakValueDictionary(a=hold[0], b=kept)",
         "ok() is kept, wd['b'] is kept",
         lost="hold w",
+        altered="wd",
         recipe="weakref",
     ),
     case(

@@ -248,9 +248,10 @@ LIVE = [
     ),
     case(
         "threads and executors",
-        "import threading, concurrent.futures as cf\nstop = threading.Event(); t = threading.Thread(target=stop.wait, daemon=True); t.start(); pool = cf.ThreadPoolExecutor(1); f = lambda: 1",
+        "import threading, concurrent.futures as cf\nstop = threading.Event(); t = threading.Thread(target=stop.wait, daemon=True); t.start(); pool = cf.ThreadPoolExecutor(1); f = lambda: 1\nwhile not stop._cond._waiters: pass",
         "stop.set(); f()",
         lost="t pool",
+        altered="stop",
         recipe="threading cf",
     ),
     case(

@@ -38,7 +38,8 @@ def test_a_namespace_comes_back(case: Case, fork_pool: Template, tmp_path: Path)
     }
     lost = {*case.lost, *case.unmade}
     assert told["lost"] == lost, {n: receipt[n]["why"] for n in told["lost"]}
-    assert not told["altered"] | told["unverified"], receipt
+    assert told["altered"] == set(case.altered), receipt
+    assert not told["unverified"], receipt
     assert told["recipe"] == set(case.recipe)
     assert all(receipt[name]["why"] for name in told["lost"] | told["recipe"])
     after = fork_pool.fork()

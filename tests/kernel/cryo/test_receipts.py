@@ -81,9 +81,45 @@ def test_a_held_lock_comes_back_free_and_is_reported(fork, tmp_path: Path) -> No
 
 
 def test_a_filled_cache_is_reported(fork, tmp_path: Path) -> None:
-    code = "import functools\n@functools.cache\ndef get(n): return [n]\nclass A:\n    one = functools.cache(lambda n: n)\nget(1); A.one(2); a = A()"
+    code = "import functools\n@functools.cache\ndef get(n): return [n]\nclass A:\n    one = functools.cache(lambda n: n)\nget(1); A.one(2); a = A(); box = [get]\ndef plain(): return get(1)"
     rows = {row["name"]: row for row in store(fork(code), tmp_path / "s" / "1")}
-    assert rows["get"]["why"] == rows["A"]["why"] == "with an empty cache"
+    assert {(rows[name]["verdict"], rows[name]["why"]) for name in ("get", "A", "box")} == {
+        ("altered", "with an empty cache")
+    }
+    assert {rows["a"]["verdict"], rows["plain"]["verdict"]} == {"saved"}
+
+
+def test_each_variable_that_holds_an_altered_object_says_so(fork, tmp_path: Path) -> None:
+    code = (
+        "import threading, weakref\nclass A: pass\n"
+        "lock = threading.Lock(); _ = lock.acquire(); in_list = [lock]; other = {'l': lock, 'n': 1}\n"
+        "gone = [A(), (i for i in 'a')]; ref = weakref.ref(gone[0]); refs = [ref]; same = [refs]; free = [threading.Lock()]"
+    )
+    rows = {row["name"]: row for row in store(fork(code), tmp_path / "s" / "1")}
+    told = {name: (row["verdict"], row["why"]) for name, row in rows.items()}
+    freed = ("altered", "a lock in it comes back free: its holder no longer exists")
+    dead = ("altered", "without objects that no saved variable holds")
+    assert told["lock"] == ("recipe", "a free lock: its holder no longer exists")
+    assert told["in_list"] == told["other"] == freed
+    assert told["refs"] == told["same"] == dead
+    assert told["ref"] == ("lost", "it refers to an object that no saved variable holds")
+    assert told["free"] == ("saved", None)
+    kernel = fork()
+    back = {row["name"]: row["verdict"] for row in reload(kernel, tmp_path / "s" / "1")}
+    assert [back[name] for name in ("lock", "in_list", "refs")] == ["recipe", "altered", "altered"]
+
+
+def test_a_weak_reference_among_too_many_objects_is_unverified(fork, tmp_path: Path) -> None:
+    code = (
+        "import weakref\nimport osctl_kernel.cryo.weakrefs as w; w._MAX_OBJECTS = 100; del w\nclass A: pass\n"
+        "gone = [A(), (i for i in 'a')]; ref = weakref.ref(gone[0]); refs = {'r': weakref.ref(gone[0])}\n"
+        "many = [[n] for n in range(1000)]; kept = A(); fine = weakref.ref(kept)"
+    )
+    rows = {row["name"]: row for row in store(fork(code), tmp_path / "s" / "1")}
+    reason = "whether a variable holds the object of a weak reference was not checked"
+    for name in ("ref", "refs"):
+        assert (rows[name]["verdict"], rows[name]["why"]) == ("unverified", reason)
+    assert {rows["fine"]["verdict"], rows["many"]["verdict"]} == {"saved"}
 
 
 @pytest.mark.parametrize(
@@ -159,7 +195,7 @@ def test_a_weak_reference_in_a_container_is_reported_when_nothing_holds_its_obje
     assert rows["hold"]["verdict"] == "lost"
     for name in ("both", "by", "bound", "box"):
         told = (rows[name]["verdict"], rows[name]["why"])
-        assert told == ("saved", "without objects that no saved variable holds"), name
+        assert told == ("altered", "without objects that no saved variable holds"), name
     assert (rows["fine"]["verdict"], rows["fine"]["why"]) == ("saved", None)
     kernel = fork()
     reload(kernel, tmp_path / "s" / "1")
