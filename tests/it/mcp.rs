@@ -164,10 +164,10 @@ fn the_three_servers_do_real_work_through_the_command_line() {
         (
             "filesystem",
             "read_text_fil",
-            "`osctl mcp call filesystem read_text_file`",
+            " mcp call filesystem read_text_file`",
         ),
-        ("filesystm", "x", "`osctl mcp call filesystem x`"),
-        ("filesystem", "nosuch", "`osctl mcp tools filesystem`"),
+        ("filesystm", "x", " mcp call filesystem x`"),
+        ("filesystem", "nosuch", " mcp tools filesystem`"),
     ] {
         let unknown = home.run(["mcp", "call", server, tool]);
         assert_eq!(unknown.code, 2, "{unknown:?}");
