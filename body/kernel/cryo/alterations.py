@@ -15,7 +15,7 @@ from typing import Any
 from .arrays import list_referents
 
 _MAX_OBJECTS = 200_000
-_CODE = (type, types.FunctionType, types.ModuleType)
+_CODE = (type, types.FunctionType, types.ModuleType, types.TracebackType)
 
 
 class Notes(list[str]):

@@ -202,11 +202,12 @@ class _Store:
         """Returns the ids of the targets of weak references that no saved variable holds, and
         whether all variables were searched."""
         found = {id(each) for value in values for each in weak_targets(value)}
-        found |= {id(each) for _, some in self._rules.weak.references for each in some}
+        found |= {id(each) for some in self._referred.values() for each in some}
         if not found:
             return set(), True
-        held = [value for row, value in zip(rows, values, strict=True) if row.verdict != LOST]
-        return find_unheld(found, held, self._anchors.values())
+        held = {at: each for at, each in enumerate(values) if rows[at].verdict != LOST}
+        near = [each for at, each in held.items() if at in self._referred]
+        return find_unheld(found, near, held.values(), self._anchors.values())
 
     @staticmethod
     def _mark_weak(row: Row, is_reference: bool, *, is_searched: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import types
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -15,8 +16,9 @@ from .values import Reduced
 
 _CONTAINERS = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
 
+_NOT_STORED = (types.ModuleType, types.TracebackType)
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType)
-_MAX_OBJECTS = 500_000
+_MAX_NEAR_OBJECTS, _MAX_OBJECTS = 50_000, 500_000
 
 
 def weak_targets(value: Any) -> list[Any]:
@@ -40,19 +42,27 @@ def is_reference(value: Any) -> bool:
 
 
 def find_unheld(
-    wanted: set[int], holders: Iterable[Any], exempt: Iterable[Any]
+    wanted: set[int], near: Iterable[Any], holders: Iterable[Any], exempt: Iterable[Any]
 ) -> tuple[set[int], bool]:
     """Returns the wanted objects that the holders do not lead to, and whether all holders were
-    searched."""
-    pending = [each for each in holders if not issubclass(type(each), types.ModuleType)]
-    seen = {id(each) for each in exempt} | {id(each) for each in pending}
+    searched. `near` are holders that are searched first, close objects before others."""
+    seen = {id(each) for each in exempt}
+    pending: deque[Any] = deque()
     missing = wanted - seen
-    while pending and missing and len(seen) < _MAX_OBJECTS:
-        for each in list_referents(pending.pop()):
-            if id(each) not in seen and not issubclass(type(each), types.ModuleType):
+
+    def add(found: Iterable[Any]) -> None:
+        for each in found:
+            if id(each) not in seen and not issubclass(type(each), _NOT_STORED):
                 seen.add(id(each))
                 missing.discard(id(each))
                 pending.append(each)
+
+    add(near)
+    while pending and missing and len(seen) < _MAX_NEAR_OBJECTS:
+        add(list_referents(pending.popleft()))
+    add(holders)
+    while pending and missing and len(seen) < _MAX_OBJECTS:
+        add(list_referents(pending.pop()))
     return missing, not (pending and missing)
 
 
