@@ -261,7 +261,12 @@ fn down_keeps_the_state_and_purge_removes_it() {
         .exec("open('/data/kept', 'w').write('x'); open('/root/host/file', 'w').write('x')");
     home.ok(["down"]);
     let again = home.ok(["down"]);
-    let already = format!("`{}` was already down\n", home.container());
+    let already = format!(
+        "`{}` (instance `{}`, project `{}`) was already down\n",
+        home.container(),
+        home.instance,
+        home.project.display()
+    );
     assert_eq!(again.stderr, already, "{again:?}");
     let restarted = home.run(["restart"]);
     assert_eq!(restarted.code, 3, "{restarted:?}");
