@@ -29,7 +29,7 @@ class CellRunner:
 
         def run_code() -> BaseException | None:
             self._shell.failure = None
-            with run_as_program(argv, self._shell.user_ns):
+            with run_as_program(argv, self._shell.user_ns) as self._shell.compile.program:
                 self._shell.run_cell(code, store_history=store_history, silent=silent)
             return self._shell.failure
 

@@ -12,6 +12,7 @@ import IPython
 from IPython.core.error import UsageError
 
 from .encode import text_of
+from .sources import FILES_OF_CELLS
 
 MAX_TRACEBACK_LINES = 400
 MAX_MESSAGE_CHARS = 1 << 16
@@ -84,6 +85,10 @@ def _keep_user_frames(trace: TracebackException | None, seen: set[int]) -> None:
     frames = list(trace.stack or ())
     first = next((i for i, frame in enumerate(frames) if frame.filename.startswith("<cell ")), 0)
     kept = [frame for frame in frames[first:] if _is_users(frame.filename)]
+    for frame in kept:
+        frame.filename = FILES_OF_CELLS.get(frame.filename, frame.filename)
+    if (broken := getattr(trace, "filename", None)) in FILES_OF_CELLS:  # of a `SyntaxError`
+        trace.filename = FILES_OF_CELLS[broken]
     trace.stack = StackSummary.from_list(kept) if kept else None  # type: ignore[assignment]
     _keep_user_frames(trace.__cause__, seen)
     _keep_user_frames(trace.__context__, seen)

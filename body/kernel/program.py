@@ -12,17 +12,21 @@ _NO_FILES = ("-", "-c")
 
 
 @contextmanager
-def run_as_program(argv: list[str], namespace: dict[str, Any]) -> Iterator[None]:
-    """Sets `sys.argv` and `__file__` while the code runs; does nothing without arguments."""
+def run_as_program(argv: list[str], namespace: dict[str, Any]) -> Iterator[str | None]:
+    """Sets `sys.argv` and `__file__` while the code runs; does nothing without arguments.
+
+    Gives the program's file, if it is one.
+    """
     if not argv:
-        yield
+        yield None
         return
     former_argv, former_file = sys.argv, namespace.get("__file__")
     sys.argv = list(argv)
-    if argv[0] not in _NO_FILES:
-        namespace["__file__"] = argv[0]
+    file = None if argv[0] in _NO_FILES else argv[0]
+    if file is not None:
+        namespace["__file__"] = file
     try:
-        yield
+        yield file
     finally:
         sys.argv = former_argv
         if former_file is None:

@@ -17,12 +17,17 @@ MAX_DEFINING_BYTES = 8 << 20
 MAX_RECENT_BYTES = 32 << 20
 _DEFINES = re.compile(r"\b(?:def|class|lambda)\b")
 
+FILES_OF_CELLS: dict[str, str] = {}
+"""The files of kept cells that ran as programs: their tracebacks name the file."""
+
 
 class Sources(CachingCompiler):
     """IPython's compiler; names cells `<cell 7>` and drops the oldest."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.program: str | None = None
+        """The file of the running program."""
         self._recent: deque[tuple[str, int, bool]] = deque()
         self._defining: deque[tuple[str, int]] = deque()
         self._recent_bytes = self._defining_bytes = 0
@@ -36,6 +41,8 @@ class Sources(CachingCompiler):
 
     def cache(self, transformed_code: str, number: int = 0, raw_code: str | None = None) -> str:
         name = super().cache(transformed_code, number, raw_code)
+        if self.program is not None:
+            FILES_OF_CELLS[name] = self.program
         size = len(transformed_code)
         self._recent.append((name, size, _DEFINES.search(transformed_code) is not None))
         self._recent_bytes += size
@@ -68,3 +75,4 @@ class Sources(CachingCompiler):
     def _forget_source(self, name: str) -> None:
         linecache.cache.pop(name, None)
         self._filename_map.pop(name, None)
+        FILES_OF_CELLS.pop(name, None)

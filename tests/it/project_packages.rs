@@ -3,8 +3,12 @@
 use crate::harness::Home;
 use crate::soak::print_line;
 use crate::trials;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 use std::time::Instant;
 
 trials![packages_reach_the_session_at_once_and_the_image_with_the_next_evolve,];
@@ -52,6 +56,23 @@ fn refused(home: &Home, args: &[&str], expected: &str) {
     assert_eq!(ran.code, 2, "{ran:?}");
     assert!(ran.stderr.contains(expected), "{ran:?}");
     assert_eq!((files(home), installed(home)), (before, packages));
+}
+
+/// Ctrl-C when the installer says `line`: it ends, and nothing is changed.
+#[track_caller]
+fn interrupted(home: &Home, args: &[&str], line: &str) {
+    let (before, packages) = (files(home), installed(home));
+    let mut command = home.command(args);
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(said.any(|said| said.unwrap().contains(line)));
+    let pid = Pid::from_raw(child.id().cast_signed());
+    kill(pid, Signal::SIGINT).unwrap();
+    let rest: Vec<String> = said.map(Result::unwrap).collect();
+    assert_eq!(child.wait().unwrap().code(), Some(5), "{rest:?}");
+    assert!(rest.iter().any(|line| line.contains("interrupted")));
+    assert_eq!((files(home), installed(home)), (before, packages));
+    assert!(!shell(home, "ps -eo args").contains("uv pip"));
 }
 
 /// All packages of the container.
@@ -106,6 +127,7 @@ fn packages_reach_the_session_at_once_and_the_image_with_the_next_evolve() {
         "is not a package of pip",
     );
     refused(&home, &["remove", "polars"], "does not list `polars`");
+    interrupted(&home, &["-v", "add", "polars"], "resolving the versions");
 
     let added = home.json(["add", "polars"]);
     let [(package, version)] = versions(&added, "changes").try_into().unwrap();

@@ -21,6 +21,15 @@ def test_syntax_errors_show_the_line_and_no_frames(kernel, code):
     assert "codeop" not in run.traceback and "compilerop" not in run.traceback
 
 
+def test_a_traceback_of_a_program_names_its_file(kernel):
+    run = kernel.run("def inner(n):\n    return 1 / n\ninner(0)", argv=["/repo/a.py"])
+    assert 'File "/repo/a.py", line 3' in run.traceback and "<cell" not in run.traceback
+    assert "    inner(0)" in run.traceback
+    assert 'File "/repo/b.py", line 1' in kernel.run("x = = 2", argv=["/repo/b.py"]).traceback
+    run = kernel.run("inner(0)")
+    assert 'File "<cell ' in run.traceback and 'File "/repo/a.py", line 2' in run.traceback
+
+
 @pytest.mark.parametrize("code", ["x = (", "f(1,", "d = {'a': 1,"])
 def test_code_that_could_continue_is_a_syntax_error(kernel, code):
     run = kernel.run(code)
