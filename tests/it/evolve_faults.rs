@@ -63,6 +63,9 @@ const ROLLBACK_POINTS: [&str; 2] = [
     "rolling back: resuming the old container",
 ];
 
+/// The reason of a rollback whose old container the engine could not start.
+const ANOTHER: &str = "the keeper created another container of the old image";
+
 /// The points where two containers exist.
 pub(crate) const SWAP: std::ops::Range<usize> = 5..7;
 
@@ -290,9 +293,11 @@ fn kill_the_host(extent: Extent) {
         kill_process(&home, &old, point);
         assert_eq!(evolve.end().0, 1, "{point}");
         assert_finished(&home, point);
-        assert_eq!(container_id(&home), old, "{point}");
         let record = latest(&home);
         assert_eq!(record["status"], "rolled_back", "{point}: {record:#}");
+        // The engine can't always start a container whose processes were killed while they were paused.
+        let is_another = record["why"].as_str().unwrap().contains(ANOTHER);
+        assert_eq!(container_id(&home) != old, is_another, "{record:#}");
     }
     home.down();
 }

@@ -249,6 +249,7 @@ impl RunExecutor {
         if self.journal_entry.previous.is_none() {
             return Ok(());
         }
+        self.add_reason("the old container no longer existed");
         match self.create_from_previous_image(name).await? {
             true => Ok(()),
             false => bail!("the engine does not start a container of the previous image"),
@@ -287,8 +288,7 @@ impl RunExecutor {
                 return Ok(false);
             }
         }
-        let made =
-            "the old container no longer existed; the keeper created a container of the same image";
+        let made = "the keeper created another container of the old image";
         self.resume_and_await_health(name, made).await?;
         Ok(true)
     }

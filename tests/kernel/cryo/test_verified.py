@@ -157,6 +157,11 @@ def test_a_variable_that_comes_back_different_is_altered(fork, tmp_path: Path) -
 
 
 SLOW = "import time\nclass Slow:\n    def __setstate__(self, s): time.sleep(60)\ns = Slow(); s.v = 1; n = 1"
+FULL = """
+import osctl_kernel.cryo.verify as v
+def no_memory(rows): raise MemoryError
+v._batch_verdicts = no_memory; n = 1
+"""
 DYING = "import os\nclass Dying:\n    def __setstate__(self, s): os.abort()\nd = Dying(); d.v = 1; n = 1"
 
 
@@ -165,6 +170,7 @@ DYING = "import os\nclass Dying:\n    def __setstate__(self, s): os.abort()\nd =
     [
         (SLOW, "the verification takes more than 0.5 s"),
         (DYING, "the verification process was ended by SIGABRT"),
+        (FULL, " MiB of memory"),
     ],
 )
 def test_a_variable_not_loaded_back_within_the_limits_is_unverified(
