@@ -275,15 +275,15 @@ fn remove_root_folder(root: &Path) {
                 .status();
             if !done.is_ok_and(|s| s.success()) {
                 tracing::warn!(
-                    "`{}` is still mounted; osctl does not remove it",
-                    at.display()
+                    path = %at.display(),
+                    "osctl does not remove a root folder, because a file system in it is still mounted"
                 );
                 return;
             }
         }
     }
     if let Err(error) = fs::remove_dir_all(root) {
-        tracing::warn!("`{}` can't be removed: {error}", root.display());
+        tracing::warn!(path = %root.display(), %error, "a root folder can't be removed");
     }
 }
 

@@ -75,7 +75,7 @@ pub(super) async fn start_ended_container(
         }
         Err(again) if is_engine_away(&again) => Err(again),
         Err(again) => {
-            tracing::info!("the container does not start without its ports either: {again:#}");
+            tracing::info!(error = %format_args!("{again:#}"), "the container does not start without its ports, either");
             Ok(ContainerStartOutcome::WaitsForPort(error))
         }
     }

@@ -105,7 +105,8 @@ async fn try_recover_ports(
 
 /// Appends a sentence to the record of the run.
 fn append_to_record(run_store: &KeeperRunStore, run: Option<&EvolveRunId>, what: &str) {
-    tracing::warn!(?run, "{what}");
+    let shown_run = run.map(tracing::field::display);
+    tracing::warn!(run = shown_run, what, "the recovery of the ports succeeded");
     let Some(run) = run else { return };
     let append = || -> Result<()> {
         let Some(mut record) = run_store.read_record(run)? else {

@@ -97,12 +97,15 @@ async fn resolve_aside_container(run_store: &KeeperRunStore, target: &DeployTarg
     let places = &target.places;
     if !places.choose_over_aside(&aside, is_proven).await? {
         tracing::warn!(
-            "the keeper has removed `{}`, which no run needs",
-            places.aside
+            container = places.aside,
+            "the keeper has removed a container that no run needs"
         );
         return Ok(());
     }
-    tracing::warn!("the keeper moves `{}` back into its place", places.aside);
+    tracing::warn!(
+        container = places.aside,
+        "the keeper moves a container back into its place"
+    );
     let reached = places.restore_network(&aside).await;
     places.put_back(&aside, true).await?;
     reached?;

@@ -207,7 +207,7 @@ pub(super) fn abandon_run(
     }
     run_store.set_active_run(None);
     if let Err(error) = journal.close() {
-        tracing::error!("{error:#}");
+        tracing::error!(error = %format_args!("{error:#}"), "the journal can't be removed");
     }
 }
 

@@ -85,9 +85,7 @@ impl KeeperRunStore {
     /// Removes the files of a run that does not start.
     pub(super) fn discard_run(&self, run: &EvolveRunId) {
         if let Err(error) = fs::remove_dir_all(self.folder_of_run(run)) {
-            tracing::warn!(
-                "the folder of run {run}, which did not start, can't be removed: {error}"
-            );
+            tracing::warn!(%run, %error, "the folder of a run that did not start can't be removed");
         }
     }
 

@@ -37,7 +37,7 @@ impl UnreachableFile {
             && !path.exists()
             && let Err(error) = fs::rename(&former, &path)
         {
-            tracing::warn!(%error, file = %former.display(), "the port recovery file can't be renamed");
+            tracing::warn!(%error, path = %former.display(), "the port recovery file can't be renamed");
         }
         Self(path)
     }

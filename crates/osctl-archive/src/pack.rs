@@ -67,7 +67,7 @@ pub async fn pack_stream(
         };
         let packed = write_archive(what, to, &from, reporting, &mut moved);
         let failed = packed.err().map(|fault| {
-            tracing::info!(%fault, "packing stopped early");
+            tracing::info!(error = %fault, "the packing of an archive stopped early");
             io::Error::other(fault)
         });
         // The receiver may have been dropped.

@@ -185,8 +185,9 @@ impl ServerCache {
         if let Err(error) = write_json(&self.path, &*cached) {
             // The next start of the server writes the file again.
             tracing::warn!(
-                "the hub can't write the cache `{}`: {error:#}",
-                self.path.display()
+                path = %self.path.display(),
+                error = %format_args!("{error:#}"),
+                "the hub can't write the cache of a server"
             );
         }
     }

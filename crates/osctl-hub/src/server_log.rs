@@ -61,10 +61,7 @@ impl McpServerLog {
 
     fn write_or_trace(&self, state: &mut McpServerLogState, line: &str) {
         if let Err(error) = self.write_line(state, &format!("{} {line}\n", utc_timestamp())) {
-            tracing::debug!(
-                "the hub can't write the log `{}`: {error}",
-                self.path.display()
-            );
+            tracing::debug!(path = %self.path.display(), %error, "the hub can't write the log of a server");
         }
     }
 

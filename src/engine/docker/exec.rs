@@ -82,7 +82,8 @@ impl Docker {
         let stdout = output.filter_map(async |chunk| match chunk {
             Ok(LogOutput::StdErr { message }) => {
                 let words = String::from_utf8_lossy(&message);
-                tracing::debug!("{}", text_sanitizer::sanitize_line(words.trim_end()));
+                let line = text_sanitizer::sanitize_line(words.trim_end());
+                tracing::debug!(line, "the command in the container wrote to stderr");
                 None
             }
             Ok(

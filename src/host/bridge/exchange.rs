@@ -51,7 +51,7 @@ impl StdioBridge {
         let pending = self.pending_requests.lock().remove(&line.id);
         let is_cancelled = pending.is_some_and(|pending| pending.is_cancelled);
         if let Some(fault) = failed.filter(|_| !is_cancelled) {
-            tracing::error!("{fault}");
+            tracing::error!(error = fault.to_string(), "a request to the hub failed");
             self.send_error(&line.id, &fault).await;
         }
     }
@@ -172,7 +172,7 @@ impl StdioBridge {
             error["data"]["type"].is_string(),
             error["message"].as_str().filter(|_| !status.is_success()),
         ) {
-            tracing::error!("{why}");
+            tracing::error!(why, "the hub refused a request");
         }
         if is_rpc && reply.id.is_some() || line.is_answered_by(&text) {
             if line.method == "initialize" && reply.result.is_some() {

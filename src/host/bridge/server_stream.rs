@@ -27,8 +27,8 @@ impl StdioBridge {
                             Ok(Some(events)) => events,
                             Ok(None) => break,
                             // The hub would send the same event again.
-                            Err(failure) => {
-                                tracing::error!(%failure, "the bridge stopped reading the hub's stream");
+                            Err(error) => {
+                                tracing::error!(%error, "the bridge stopped reading the hub's stream");
                                 return;
                             }
                         };

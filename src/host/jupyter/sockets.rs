@@ -111,7 +111,7 @@ impl ReplySocket {
         let kind = to.kind.replace("_request", "_reply");
         let frames = self.codec.encode_reply(to, &kind, content)?;
         if let Err(error) = self.socket.clone().send(to_multipart(frames)?).await {
-            warn!("osctl could not send a `{kind}`: {error}");
+            warn!(kind, %error, "osctl could not send a reply");
         }
         Ok(())
     }

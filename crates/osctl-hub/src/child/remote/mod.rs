@@ -204,7 +204,7 @@ impl RemoteHttpClient {
                 REMOTE_SEND_TIMEOUT.as_secs()
             ),
         };
-        tracing::debug!("{}: {why}", self.url);
+        tracing::debug!(url = %self.url, why, "the hub can't send a message to the server");
     }
 
     async fn post_message(&self, message: &RpcMessage) -> Result<Response, String> {

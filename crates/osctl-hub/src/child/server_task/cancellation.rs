@@ -44,6 +44,8 @@ impl ServerTask {
             return;
         }
         self.spec.log.append_note(CANCEL_EXIT_WARNING);
-        tracing::warn!("{CANCEL_EXIT_WARNING}");
+        tracing::warn!(
+            "the server ended after a cancellation; set `cancel: false` in the configuration of the server"
+        );
     }
 }

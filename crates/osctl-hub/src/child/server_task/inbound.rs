@@ -277,9 +277,8 @@ impl ServerTask {
                     .deliver(message.text().clone(), true),
                 // Sent to all clients, the message would reveal the activity of one client to the others.
                 None => tracing::debug!(
-                    "the server `{}` sent `{}`, which no client receives",
-                    self.spec.config.name,
-                    message.method
+                    method = message.method,
+                    "no client receives a message of the server"
                 ),
             },
         }
