@@ -30,7 +30,7 @@ impl EnvironmentHandle {
         let file = data_folder.join(ENVIRONMENT_FILE);
         let current = read_environment(&file).unwrap_or_else(|error| {
             if error.kind() != io::ErrorKind::NotFound {
-                tracing::warn!("`{}` is ignored: {error}", file.display());
+                tracing::warn!(path = %file.display(), %error, "the file of the user's variables is ignored");
             }
             UserEnvironment::default()
         });

@@ -242,8 +242,8 @@ pub(crate) async fn serve_companion(
         ended = &mut owner => anyhow::bail!("the task of the kernels ended: {ended:?}"),
     }
     tracing::info!(
-        "the companion stops; running code may finish within {} s",
-        grace.as_secs()
+        seconds = grace.as_secs(),
+        "the companion stops and gives running code time to finish"
     );
     stop.send_replace(true);
     // Save changes since the last periodic save. While quiesced everything is saved, and another container may use the

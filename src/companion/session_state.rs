@@ -159,13 +159,13 @@ fn read_state_file(path: &Path) -> SessionStateFile {
         Ok(text) => text,
         Err(error) => {
             if error.kind() != io::ErrorKind::NotFound {
-                tracing::warn!("`{}` can't be read: {error}", path.display());
+                tracing::warn!(path = %path.display(), %error, "the state of the sessions can't be read");
             }
             return SessionStateFile::default();
         }
     };
     serde_json::from_slice(&text).unwrap_or_else(|error| {
-        tracing::warn!("`{}` is invalid and is ignored: {error}", path.display());
+        tracing::warn!(path = %path.display(), %error, "the state of the sessions is invalid and is ignored");
         SessionStateFile::default()
     })
 }

@@ -205,7 +205,7 @@ impl CriuRestoredProcess {
 
 fn failure_from_log(log: &str) -> CriuFailure {
     for line in log.lines().filter(|line| line.contains("Error")) {
-        tracing::info!("criu: {line}");
+        tracing::info!(line, "CRIU reported an error");
     }
     parse_log_failure(log)
 }

@@ -113,7 +113,7 @@ impl CriuMarkers {
         let read = markers.filter_map(|path| match read_marker(&path) {
             Ok(marker) => Some((path, marker)),
             Err(why) => {
-                tracing::error!("the marker `{}` is ignored: {why}", path.display());
+                tracing::error!(path = %path.display(), why, "a marker of a checkpoint is ignored");
                 None
             }
         });

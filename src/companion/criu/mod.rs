@@ -177,7 +177,7 @@ fn plan_restoring_sessions(
         let (session, checkpoint) = (marker.session, &kernel_checkpoint.id);
         let start = match problem {
             None => {
-                tracing::info!(session, "the session is in the checkpoint `{checkpoint}`");
+                tracing::info!(session, checkpoint, "the session is in a checkpoint");
                 SessionRestoring::Checkpointed(kernel_checkpoint)
             }
             Some(why) => {
@@ -191,7 +191,13 @@ fn plan_restoring_sessions(
                     "session `{session}` was in the checkpoint `{checkpoint}`, but {why}; \
                      the session started with {instead}"
                 );
-                tracing::error!("{message}");
+                tracing::error!(
+                    session,
+                    checkpoint,
+                    why,
+                    instead,
+                    "the checkpoint of the session can't be restored"
+                );
                 unusable.push(message);
                 SessionRestoring::Objects {
                     checkpoint: kernel_checkpoint,

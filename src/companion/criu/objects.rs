@@ -132,9 +132,9 @@ impl KernelObjectStore for CryoService {
                     {
                         tracing::warn!(
                             name,
-                            number,
-                            "objects that no checkpoint needs can't be removed: {}",
-                            describe_objects_refusal(refusal)
+                            generation = number,
+                            why = describe_objects_refusal(refusal),
+                            "objects that no checkpoint needs can't be removed"
                         );
                     }
                 }

@@ -335,7 +335,9 @@ impl Criu {
             Ok(detached) => detached,
             Err(refusal) => {
                 return tracing::warn!(
-                    "the session is not in the checkpoint `{checkpoint}` any more: {refusal:?}"
+                    checkpoint,
+                    ?refusal,
+                    "the session is not in its checkpoint any more"
                 );
             }
         };
@@ -352,7 +354,9 @@ impl Criu {
             }
             // The detached kernel reattaches when it is dropped.
             failed => tracing::warn!(
-                "the session is not in the checkpoint `{checkpoint}` any more: {failed:?}"
+                checkpoint,
+                error = ?failed,
+                "the session is not in its checkpoint any more"
             ),
         }
     }

@@ -55,7 +55,7 @@ impl CriuStore {
         for name in list_folder(&root) {
             for path in list_folder(&name).iter().filter(|path| is_unfinished(path)) {
                 if let Err(error) = fs::remove_dir_all(path) {
-                    tracing::warn!("`{}` can't be removed: {error}", path.display());
+                    tracing::warn!(path = %path.display(), %error, "an unfinished checkpoint can't be removed");
                 }
             }
         }
@@ -237,7 +237,7 @@ impl CriuStore {
                 continue;
             }
             if let Err(error) = fs::remove_dir_all(&path) {
-                tracing::warn!("`{}` can't be removed: {error}", path.display());
+                tracing::warn!(path = %path.display(), %error, "a superseded checkpoint can't be removed");
             }
         }
     }

@@ -73,8 +73,8 @@ fn read_newest_number(folder: &Path) -> io::Result<Option<u64>> {
     let number = text.trim().parse().ok();
     if number.is_none() {
         tracing::error!(
-            "`{}` is damaged; numbers continue after the newest folder",
-            path.display()
+            path = %path.display(),
+            "the newest number is damaged; numbers continue after the newest folder"
         );
     }
     Ok(number)

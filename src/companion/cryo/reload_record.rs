@@ -34,7 +34,7 @@ pub(super) fn describe_restored(
     let manifest = match CryoManifest::read(folder) {
         Ok(manifest) => manifest,
         Err(why) => {
-            tracing::warn!("`{}`: {why}", folder.display());
+            tracing::warn!(path = %folder.display(), why, "the manifest of the reloaded generation can't be read");
             return None;
         }
     };
@@ -123,10 +123,7 @@ pub(super) fn write_reload_record(folder: &Path, session: &str, from: &RestoredF
     let path = folder.join(RELOAD_RECORD_FILE);
     let text = serde_json::to_vec(&reload).map_err(io::Error::from);
     if let Err(error) = text.and_then(|text| atomic_write(&path, &text, Durability::Renamed)) {
-        tracing::warn!(
-            "the losses of the reload can't be written to `{}`: {error}",
-            folder.display()
-        );
+        tracing::warn!(path = %path.display(), %error, "the losses of the reload can't be written");
     }
 }
 

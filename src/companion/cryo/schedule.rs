@@ -87,7 +87,9 @@ impl CryoService {
             .store(snapshot_request(&session, &view), StoreReason::Stop)
             .await
         {
-            Ok(stored) => tracing::info!(session, "the session was stored: {}", stored.message),
+            Ok(stored) => {
+                tracing::info!(session, summary = stored.message, "the session was stored")
+            }
             Err(refusal) => tracing::warn!(session, ?refusal, "the session was not stored"),
         }
     }
@@ -121,8 +123,8 @@ impl CryoService {
                     Ok(stored) => {
                         break tracing::info!(
                             session,
-                            "the session was stored: {}",
-                            stored.message
+                            summary = stored.message,
+                            "the session was stored"
                         );
                     }
                 }

@@ -36,12 +36,14 @@ impl CryoStorage {
     /// Removes unfinished folders of earlier companions.
     pub(super) fn sweep_unfinished(&self) {
         for name in self.list_names() {
-            for entry in list_subfolders(&self.folder.join(name)) {
+            let folder = self.folder.join(name);
+            for entry in list_subfolders(&folder) {
                 if CRYO_TEMP_SUFFIXES
                     .iter()
                     .any(|suffix| entry.ends_with(suffix))
                 {
-                    tracing::info!("removing the unfinished folder `{entry}`");
+                    let path = folder.join(&entry);
+                    tracing::info!(path = %path.display(), "the companion removes an unfinished folder");
                 }
             }
         }
@@ -53,12 +55,13 @@ impl CryoStorage {
     pub(super) fn sweep_name(&self, name: &str) {
         let folder = self.folder.join(name);
         for entry in list_subfolders(&folder) {
+            let path = folder.join(&entry);
             if CRYO_TEMP_SUFFIXES
                 .iter()
                 .any(|suffix| entry.ends_with(suffix))
-                && let Err(error) = fs::remove_dir_all(folder.join(&entry))
+                && let Err(error) = fs::remove_dir_all(&path)
             {
-                tracing::warn!("`{entry}` can't be removed: {error}");
+                tracing::warn!(path = %path.display(), %error, "an unfinished folder can't be removed");
             }
         }
     }
@@ -268,12 +271,16 @@ impl CryoStorage {
         }
         for (name, generation) in superseded_generations(&all, limits, now.as_secs_f64()) {
             match self.discard_generation(&name, generation) {
-                Ok(()) => tracing::info!(name, generation, "removed a superseded generation"),
-                Err(error) => tracing::warn!(
-                    name,
-                    generation,
-                    "a superseded generation can't be removed: {error}"
-                ),
+                Ok(()) => {
+                    tracing::info!(
+                        name,
+                        generation,
+                        "the companion removed a superseded generation"
+                    )
+                }
+                Err(error) => {
+                    tracing::warn!(name, generation, %error, "a superseded generation can't be removed")
+                }
             }
         }
     }
@@ -333,7 +340,7 @@ fn list_subfolders(folder: &Path) -> Vec<String> {
         Ok(found) => found,
         Err(error) => {
             if error.kind() != ErrorKind::NotFound {
-                tracing::warn!("`{}` can't be read: {error}", folder.display());
+                tracing::warn!(path = %folder.display(), %error, "a folder of stored generations can't be read");
             }
             return Vec::new();
         }

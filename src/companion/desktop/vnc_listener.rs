@@ -167,7 +167,10 @@ impl VncListener {
             RfbAuthResult::Accepted => {
                 drop(unauthenticated_slot);
                 let Ok(_place) = self.client_permits.try_acquire() else {
-                    tracing::warn!("the limit of {MAX_VNC_CLIENTS} VNC clients is reached");
+                    tracing::warn!(
+                        limit = MAX_VNC_CLIENTS,
+                        "the limit of VNC clients is reached"
+                    );
                     let why = "the limit of VNC clients is reached";
                     return challenged.send_rejected(&mut client, why).await;
                 };

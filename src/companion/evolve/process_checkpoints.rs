@@ -47,11 +47,13 @@ impl EvolveParts {
                         .insert(session_receipt.session.clone(), name);
                 }
                 Err(refusal) => {
-                    let why = format!(
-                        "its process could not be checkpointed: {}",
-                        refusal.message()
+                    let why = refusal.message();
+                    tracing::info!(
+                        session = session_receipt.session,
+                        why,
+                        "the process of the session could not be checkpointed"
                     );
-                    tracing::info!(session = session_receipt.session, "{why}");
+                    let why = format!("its process could not be checkpointed: {why}");
                     let reasons = session_receipt.why.take().into_iter().chain([why]);
                     session_receipt.why = Some(reasons.collect::<Vec<_>>().join("; "));
                 }
@@ -126,12 +128,16 @@ impl EvolveHandle {
                 tracing::info!(session, "the process of the session was restored");
                 self.restored_sessions.lock().insert(session.to_owned());
             }
-            Ok(restored) => tracing::info!(session, "{}", restored.notes.join("; ")),
+            Ok(restored) => tracing::info!(
+                session,
+                notes = restored.notes.join("; "),
+                "the session was restored, with notes"
+            ),
             Err(refusal) => {
                 tracing::info!(
                     session,
-                    "only the variables of the session were restored: {}",
-                    refusal.message()
+                    why = refusal.message(),
+                    "only the variables of the session were restored"
                 );
             }
         }

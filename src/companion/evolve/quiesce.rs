@@ -342,7 +342,11 @@ impl EvolveParts {
         let deadline = Instant::now() + QUIESCE_INTERRUPT_TIMEOUT;
         // Interrupts the last work first, because queued work must not start when other work ends.
         let stops = running.iter().rev().map(|one| async move {
-            tracing::info!(run = one.id, "the companion interrupts {}", one.description);
+            tracing::info!(
+                run = one.id,
+                what = one.description,
+                "the companion interrupts running work"
+            );
             match self.sessions.find_run(&one.id) {
                 Ok(_) => drop(self.sessions.interrupt_run(&one.id).await),
                 Err(_) => drop(self.shells.interrupt(&one.id).await),

@@ -120,7 +120,11 @@ impl EvolveHandle {
             }
             let folder = to.parent().map(fs::create_dir_all);
             if let Err(error) = folder.transpose().and_then(|_| fs::copy(&from, &to)) {
-                tracing::warn!("the companion can't copy to `{}`: {error}", to.display());
+                tracing::warn!(
+                    path = %to.display(),
+                    %error,
+                    "the companion can't copy the configuration of MCP servers"
+                );
             }
         }
         self.parts.hub.reload_config();

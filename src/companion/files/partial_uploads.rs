@@ -88,11 +88,7 @@ impl PartialUploads {
             let entry = entry?;
             // An upload that can't be removed must not keep the others from removal.
             if let Err(error) = self.remove_if_expired(&entry, is_start) {
-                let entry = entry.path();
-                tracing::warn!(
-                    "the companion can't remove the partial upload of `{}`: {error}",
-                    entry.display()
-                );
+                tracing::warn!(path = %entry.path().display(), %error, "the companion can't remove a partial upload");
             }
         }
         Ok(())
@@ -129,7 +125,7 @@ impl PartialUploads {
         // The suffix proves that the file is a partial upload; a record that names another file must not remove it.
         let is_ours = path.to_string_lossy().ends_with(&format!(".osctl-{id}"));
         if is_ours && age.is_ok() {
-            tracing::info!("removing the interrupted upload `{}`", path.display());
+            tracing::info!(path = %path.display(), "the companion removes an interrupted upload");
             fs::remove_file(&path)?;
         }
         fs::remove_file(entry.path())

@@ -299,7 +299,7 @@ impl UnpackLease {
     fn discard_if_idle(&self) {
         let mut table = self.unpacks.0.lock();
         if matches!(table.slots.get(&self.key), Some((number, _)) if *number == self.lease_number) {
-            tracing::info!("discarding an archive upload that no request has resumed");
+            tracing::info!("the companion discards an archive upload that no request has resumed");
             table.slots.remove(&self.key);
         }
     }

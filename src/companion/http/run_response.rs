@@ -125,10 +125,7 @@ pub(super) async fn output_page<W: RunKind>(
 ) -> ApiResult<Json<OutputPage>> {
     let page = run.read_page(query.stream, query.offset, query.limit).await;
     page.map(Json).map_err(|error| {
-        tracing::error!(
-            "the companion can't read the output of run `{}`: {error}",
-            run.id
-        );
+        tracing::error!(run = %run.id, %error, "the companion can't read the output of a run");
         let (status, kind) = (StatusCode::INTERNAL_SERVER_ERROR, "unreadable_output");
         ApiRefusal::new(status, kind, "the output of the run can't be read")
             .with_hint("`osctl logs` shows more")

@@ -33,7 +33,7 @@ impl KernelCheckpoint {
     pub(crate) fn remove_marker(self) {
         let Some(marker) = self.marker else { return };
         if let Err(error) = remove_file_synced(&marker) {
-            tracing::error!("`{}` can't be removed: {error}", marker.display());
+            tracing::error!(path = %marker.display(), %error, "the marker of a checkpoint can't be removed");
         }
     }
 }
@@ -47,7 +47,7 @@ fn remove_file_synced(path: &Path) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new(".")).to_owned();
     let sync = move || {
         if let Err(error) = File::open(&folder).and_then(|folder| folder.sync_all()) {
-            tracing::warn!("`{}` can't be synced: {error}", folder.display());
+            tracing::warn!(path = %folder.display(), %error, "the folder of a removed marker can't be synced");
         }
     };
     match tokio::runtime::Handle::try_current() {

@@ -63,8 +63,9 @@ impl GenerationStore {
         };
         serde_json::from_slice(&text).unwrap_or_else(|error| {
             tracing::error!(
-                "`{}` can't be read; generations start again at 1: {error}",
-                path.display()
+                path = %path.display(),
+                %error,
+                "the generation record can't be read; generations start again at 1"
             );
             GenerationRecord::default()
         })
@@ -160,7 +161,7 @@ impl GenerationStore {
     fn save_record(&self) {
         // A full disk must not stop the kernel. The log says that the record may be outdated.
         if let Err(error) = self.write_record() {
-            tracing::error!("`{}` can't be written: {error}", self.path.display());
+            tracing::error!(path = %self.path.display(), %error, "the generation record can't be written");
         }
     }
 

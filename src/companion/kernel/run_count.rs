@@ -53,10 +53,7 @@ impl RunCountRecord {
         let text = fs::read_to_string(path).ok()?;
         let entry = Self::parse(&text);
         if entry.is_none() {
-            tracing::error!(
-                "`{}` can't be read; runs are counted from 0",
-                path.display()
-            );
+            tracing::error!(path = %path.display(), "the run count can't be read; runs are counted from 0");
         }
         entry
     }
@@ -137,7 +134,7 @@ impl RunCount {
         self.replace_file();
         let synced = self.file.as_ref().map(File::sync_all);
         if let Some(Err(error)) = synced {
-            tracing::warn!("`{}` can't be synced: {error}", self.path.display());
+            tracing::warn!(path = %self.path.display(), %error, "the run count can't be synced");
         }
     }
 
@@ -156,14 +153,16 @@ impl RunCount {
             .as_ref()
             .map(|f| f.write_all_at(number.as_bytes(), 0));
         if let Some(Err(error)) = written {
-            tracing::error!("`{}` can't be written: {error}", self.path.display());
+            tracing::error!(path = %self.path.display(), %error, "the run count can't be written");
         }
     }
 
     fn replace_file(&mut self) {
         match replace_session_file(&self.path, self.record.to_text().as_bytes()) {
             Ok(file) => self.file = Some(file),
-            Err(error) => tracing::error!("`{}` can't be written: {error}", self.path.display()),
+            Err(error) => {
+                tracing::error!(path = %self.path.display(), %error, "the run count can't be written")
+            }
         }
     }
 }

@@ -438,7 +438,7 @@ async fn read_stderr_lines(stderr: impl AsyncRead + Unpin, last_words: StderrTai
     let mut lines = BufReader::new(stderr).split(b'\n');
     while let Ok(Some(line)) = lines.next_segment().await {
         let line = String::from_utf8_lossy(&line).trim_end().to_owned();
-        tracing::info!("{line}");
+        tracing::info!(line, "a kernel process wrote to stderr");
         last_words.push_line(line);
     }
 }

@@ -164,7 +164,7 @@ impl Drop for GrowingFile {
         let remove = move || match fs::remove_file(&path) {
             // A file that could not be created does not exist.
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!("`{}` can't be removed: {error}", path.display());
+                tracing::warn!(path = %path.display(), %error, "the output of a run can't be removed");
             }
             _ => {}
         };

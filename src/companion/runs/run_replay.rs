@@ -41,7 +41,7 @@ impl<W: RunKind> TrackedRun<W> {
             }
         }
         if let Err(error) = run.restore_output(remainders, end.as_ref()) {
-            tracing::warn!("output of run `{}` is lost: {error}", run.id);
+            tracing::warn!(run = %run.id, %error, "output of a run is lost");
         }
         match end {
             Some(end) => run.publish_restored(end.status),
@@ -87,7 +87,7 @@ impl<W: RunKind> TrackedRun<W> {
                 match serde_json::from_slice(&event_json) {
                     Ok(event) => journal.add_event(event),
                     Err(error) => {
-                        tracing::warn!("an event of run `{}` can't be read: {error}", self.id)
+                        tracing::warn!(run = %self.id, %error, "an event of a run can't be read")
                     }
                 }
             }

@@ -118,7 +118,7 @@ fn open_slot(folder: &Path, run: &TrackedRun<impl RunKind>, stream: OutputStream
     spawn_blocking(move || {
         let all = std::iter::from_fn(|| coming.blocking_recv());
         if let Err(error) = own.fill_from(all) {
-            tracing::warn!("`{}` can't be written: {error}", own.path().display());
+            tracing::warn!(path = %own.path().display(), %error, "the output of a run can't be written");
         }
     });
     SpillSlot::Open {

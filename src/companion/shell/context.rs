@@ -330,10 +330,7 @@ impl ShellContext {
         match open_folder(&packed.cwd) {
             Ok(_) => Self::unpack(packed),
             Err(error) => {
-                tracing::warn!(
-                    "the folder `{}` can't be entered: {error}",
-                    packed.cwd.display()
-                );
+                tracing::warn!(path = %packed.cwd.display(), %error, "the folder of the session can't be entered");
                 let cwd = home.to_owned();
                 Self::unpack(PackedContext { cwd, ..packed })
             }

@@ -297,7 +297,7 @@ impl Shells {
         let exports = ExportScript::from_context(&context)?;
         let environment = exports.evaluate(&self.settings.bash).await;
         let failed = |error: &io::Error| {
-            tracing::warn!("the environment of session `{session}` can't be read: {error}");
+            tracing::warn!(session, %error, "the environment of the session can't be read");
         };
         environment.inspect_err(failed).ok()
     }

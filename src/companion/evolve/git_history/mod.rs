@@ -104,7 +104,9 @@ impl EvolveHandle {
             // The record of the run also says so.
             GitLocation::Outside(location) => {
                 tracing::warn!(
-                    "runs are not recorded in `{GIT_HISTORY_BRANCH}`: `.git` points to `{location}`, which is outside the container"
+                    branch = GIT_HISTORY_BRANCH,
+                    path = location,
+                    "runs are not recorded in git, because `.git` points outside the container"
                 );
                 return true;
             }
@@ -115,15 +117,25 @@ impl EvolveHandle {
         };
         match tokio::time::timeout(GIT_RUN_FOLLOW_TIMEOUT, self.commit_new_runs(git)).await {
             Err(_) => tracing::warn!(
-                "a run has not ended within {GIT_RUN_FOLLOW_TIMEOUT:?}; it is not recorded in `{GIT_HISTORY_BRANCH}`"
+                branch = GIT_HISTORY_BRANCH,
+                seconds = GIT_RUN_FOLLOW_TIMEOUT.as_secs(),
+                "a run has not ended in time and is not recorded in git"
             ),
             Ok(Ok(None)) => return false,
             Ok(Ok(Some(0))) => {}
             Ok(Ok(Some(count))) => {
-                tracing::info!("{count} runs were recorded in `{GIT_HISTORY_BRANCH}`")
+                tracing::info!(
+                    branch = GIT_HISTORY_BRANCH,
+                    count,
+                    "runs were recorded in git"
+                )
             }
             Ok(Err(error)) => {
-                tracing::warn!("runs are not recorded in `{GIT_HISTORY_BRANCH}`: {error:#}")
+                tracing::warn!(
+                    branch = GIT_HISTORY_BRANCH,
+                    error = %format_args!("{error:#}"),
+                    "runs are not recorded in git"
+                )
             }
         }
         true

@@ -56,12 +56,11 @@ impl KernelOwner {
         self.usage.stray_output_bytes += bytes.len();
         if free_bytes > 0 && !bytes.is_empty() {
             let text = String::from_utf8_lossy(&bytes[..bytes.len().min(free_bytes)]).into_owned();
-            let rest = if bytes.len() > free_bytes {
-                " … (the rest is dropped)"
-            } else {
-                ""
-            };
-            tracing::info!("output between runs: {}{rest}", text.trim_end());
+            tracing::info!(
+                text = text.trim_end(),
+                dropped_bytes = bytes.len().saturating_sub(free_bytes),
+                "the kernel wrote output between runs"
+            );
         }
     }
 
@@ -148,11 +147,10 @@ impl KernelOwner {
             }
             KernelFrame::Progress { bytes } => self.usage.transferred_bytes = bytes,
             KernelFrame::Refused { error } => {
-                let why = format!("the kernel refused a request: {}", error.message);
-                tracing::error!("{why}");
-                self.break_kernel(why);
+                tracing::error!(why = error.message, "the kernel refused a request");
+                self.break_kernel(format!("the kernel refused a request: {}", error.message));
             }
-            late => tracing::debug!("dropped a late frame: {late:?}"),
+            late => tracing::debug!(frame = ?late, "the companion drops a late frame"),
         }
     }
 
@@ -162,7 +160,11 @@ impl KernelOwner {
                 "the kernel speaks protocol {}, and this companion speaks {BODY_PROTOCOL_VERSION}",
                 hello.protocol
             );
-            tracing::error!("{why}");
+            tracing::error!(
+                protocol = hello.protocol,
+                expected = BODY_PROTOCOL_VERSION,
+                "the kernel speaks another protocol than the companion"
+            );
             return self.break_kernel(why);
         }
         // The process is new, or was restored from a checkpoint.
@@ -221,7 +223,7 @@ impl KernelOwner {
         let exit = kernel.exit_history.describe_exit(ended);
         let broken_reason = std::mem::take(&mut kernel.broken_reason);
         let end = KernelEnd::new(self.state.kill_reason(), broken_reason, exit);
-        tracing::warn!("{}", end.how);
+        tracing::warn!(why = end.how, "the kernel ended");
         if self.state.has_failed_to_start() || kernel.last_failure.is_empty() {
             let failure = [end.how.clone(), last_words].join("\n");
             kernel.last_failure = failure.trim_end().to_owned();

@@ -70,7 +70,13 @@ impl KernelOwner {
                 // The caller may have disconnected.
                 let _ = done.map(|done| done.send(Err(KernelRefusal::ResourceHeld(why))));
             }
-            (job, outcome) => tracing::error!("{outcome:?} of {job:?}"),
+            (job, outcome) => {
+                tracing::error!(
+                    ?job,
+                    ?outcome,
+                    "a job of the kernel has an unexpected outcome"
+                )
+            }
         }
         let generation = self.generation_store.generation();
         let report = self.generation_store.peek_report(generation, None);

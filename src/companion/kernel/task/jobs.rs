@@ -260,10 +260,9 @@ impl KernelOwner {
         self.current_job = Some(current);
         (self.usage.stray_output_bytes, self.usage.transferred_bytes) = (0, 0);
         self.apply_event(KernelPolicyEvent::JobStarted);
-        if let Err(why) = sent {
-            let why = format!("the companion can't send to the kernel: {why}");
-            tracing::warn!("{why}");
-            self.break_kernel(why);
+        if let Err(error) = sent {
+            tracing::warn!(%error, "the companion can't send to the kernel");
+            self.break_kernel(format!("the companion can't send to the kernel: {error}"));
         }
     }
 }

@@ -117,7 +117,7 @@ impl KernelOwner {
             return;
         };
         let (done, answer) = oneshot::channel();
-        tracing::info!(folder = %folder.display(), "the companion reloads a stored generation");
+        tracing::info!(path = %folder.display(), "the companion reloads a stored generation");
         self.restore.current_folder.clone_from(&folder);
         let query = KernelQuery::CryoReload { folder };
         self.queue.push_front(KernelJob::Query {
@@ -145,9 +145,9 @@ impl KernelOwner {
                 self.restore.answer = None;
                 self.restore.skip_current(error.message.clone());
                 tracing::error!(
-                    "the generation can't be reloaded: {}: {}",
-                    error.kind,
-                    error.message
+                    kind = error.kind,
+                    why = error.message,
+                    "the generation can't be reloaded"
                 );
                 // After a timeout or an interrupt, older generations are not tried.
                 if matches!(error.kind.as_str(), "Timeout" | "Interrupted") {

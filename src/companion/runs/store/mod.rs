@@ -222,8 +222,7 @@ fn link_run_files(found: &mut RecoverableRun, own: &Path) {
         let to = format!("{kind}.{}.{stream:?}.{}", begin.id, begin.created).to_lowercase();
         let brought = create_private_folder(own).and_then(|()| link_or_copy(&from, &own.join(&to)));
         if let Err(error) = &brought {
-            let from = from.display();
-            tracing::warn!("output of run `{}` in `{from}` is lost: {error}", begin.id);
+            tracing::warn!(run = %begin.id, path = %from.display(), %error, "output of a run is lost");
         }
         *name = to;
         brought.is_ok()

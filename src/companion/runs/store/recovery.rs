@@ -34,8 +34,7 @@ pub(super) fn read_journals(folders: &[PathBuf], removed: &mut RemovedIds) -> Ve
     let mut all: HashMap<(String, String), RecoverableRun> = HashMap::new();
     for folder in folders {
         let warn = |what: &str, error: &io::Error| {
-            let folder = folder.display();
-            tracing::error!(%error, %folder, what, "stored records can't be read");
+            tracing::error!(path = %folder.display(), %error, what, "stored records can't be read");
         };
         if let Err(error) = removed.add_from_folder(folder) {
             warn("IDs of removed runs", &error);
