@@ -75,6 +75,7 @@ mod jupyter;
 mod lanes;
 mod laws;
 mod load;
+mod log_laws;
 mod lost_connections;
 mod mcp;
 mod mcp_bridge;
@@ -260,6 +261,7 @@ fn lanes() -> Vec<Lane> {
     let own = Lane::new("own instances")
         .share([
             laws::trials(),
+            log_laws::trials(),
             circles::trials(),
             names::trials(),
             phrases::trials(),
