@@ -1,24 +1,13 @@
-//! A body: the files that an image is made of, embedded in the binary or part of a project.
-//!
-//! ```text
-//! body/ with body.yaml ───────────────────────┐
-//! body/ without it ── extension ── embedded ──┼── project_packages ──▶ files for the image
-//! no body/ ────────────────────── embedded ───┘
-//! ```
+//! A body: the files that an image is made of. Here are the body that is embedded in the binary, the archives and
+//! folders that hold a body, and the checks of a whole body; `project_body` reads the body of a project.
 
-mod extension;
-
-use super::body_reader::{
-    BODY_ORIGIN_FILE, BodyReadLimit, is_ignored, read_body_files, unfit_body_error,
-};
-use super::project_packages::{CONTEXT_PACKAGES_FOLDER, add_project_packages};
+use super::body_reader::{BODY_ORIGIN_FILE, is_ignored, unfit_body_error};
 use crate::archive::Folder;
 use crate::error::{Error, Result};
 use crate::protocol::BODY_PROTOCOL_VERSION;
 use crate::protocol::hex::hex;
 use crate::protocol::packages::PackageKind;
 use crate::protocol::yaml::has_anchor;
-use extension::{BODY_MANIFEST, extend_default_body};
 use include_dir::{Dir, include_dir};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -34,6 +23,12 @@ static EMBEDDED_BODY: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/body");
 /// The files of an extension that `osctl init` writes.
 static EXTENSION_TEMPLATE: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/assets/init");
 
+/// The file that makes a body a whole one.
+pub(super) const BODY_MANIFEST: &str = "body.yaml";
+
+/// Where the build context has the installers' files.
+pub(super) const CONTEXT_PACKAGES_FOLDER: &str = ".osctl/packages";
+
 /// The MCP servers of the body.
 const SERVERS_FILE: &str = "mcp.json";
 
@@ -42,9 +37,6 @@ const SERVICES_FILE: &str = "desktop/services.yaml";
 
 /// The maximum size of a YAML file that is parsed before a build.
 const MAX_CHECKED_YAML_BYTES: usize = 1 << 20;
-
-/// The maximum size of a body. A larger one is probably a mistake: the body is sent to the engine at each build.
-const MAX_IMAGE_BODY_BYTES: u64 = 256 << 20;
 
 /// The maximum size of a file that an update reads.
 const MAX_BODY_FILE_BYTES: u64 = 64 << 20;
@@ -57,7 +49,7 @@ pub(crate) struct Body {
     /// The files for the image.
     pub(crate) files: BTreeMap<String, Vec<u8>>,
     /// The files of the folder, if those for the image differ.
-    sources: Option<BTreeMap<String, Vec<u8>>>,
+    pub(super) sources: Option<BTreeMap<String, Vec<u8>>>,
     /// Lines of the default Dockerfile before those of an extension.
     pub(super) default_lines: usize,
     /// The line of the Dockerfile at which the steps of the project's packages begin.
@@ -101,19 +93,6 @@ impl Body {
         Self::from_files(files)
     }
 
-    /// The files for the image of a stored body: those of an extension with the default body. `None` if the files are
-    /// neither a whole body nor an extension.
-    pub(crate) fn image_files(
-        files: &BTreeMap<String, Vec<u8>>,
-    ) -> Option<BTreeMap<String, Vec<u8>>> {
-        match Self::is_whole_body(files) {
-            true => Some(files.clone()),
-            false => extend_default_body(Path::new(""), files.clone())
-                .ok()
-                .map(|body| body.files),
-        }
-    }
-
     /// Whether the files are a whole body, not an extension.
     pub(crate) fn is_whole_body(files: &BTreeMap<String, Vec<u8>>) -> bool {
         files.contains_key(BODY_MANIFEST)
@@ -130,56 +109,6 @@ impl Body {
     /// Whether a body's folder is a whole body, not an extension.
     pub(crate) fn is_whole(folder: &Folder) -> bool {
         folder.stat(OsStr::new(BODY_MANIFEST)).is_ok()
-    }
-
-    /// The project's own body, if it has one, else the embedded one; with the project's packages.
-    ///
-    /// # Errors
-    /// When the folder holds links or special files, is too large, or has another protocol.
-    pub(crate) fn from_project(project: &Path, body: &Path) -> Result<Self> {
-        Self::from_project_within(
-            project,
-            body,
-            BodyReadLimit::with_max_bytes(MAX_IMAGE_BODY_BYTES),
-        )
-    }
-
-    /// As [`Body::from_project`], within a limit.
-    ///
-    /// # Errors
-    /// As [`Body::from_project`], and when the body exceeds the limit.
-    pub(crate) fn from_project_within(
-        project: &Path,
-        body: &Path,
-        limit: BodyReadLimit,
-    ) -> Result<Self> {
-        let folder = project.join(body);
-        let mut body = match read_body_files(project, body, limit)? {
-            None => Self::embedded(),
-            Some(files) => {
-                check_reserved_paths(&files, &folder)?;
-                match Self::is_whole_body(&files) {
-                    true => {
-                        let body = Self {
-                            folder: Some(folder.clone()),
-                            ..Self::from_files(files)
-                        };
-                        body.check_compatible(&folder)?;
-                        body
-                    }
-                    false => Self {
-                        sources: Some(files.clone()),
-                        ..extend_default_body(&folder, files)?
-                    },
-                }
-            }
-        };
-        let before = body.files.clone();
-        add_project_packages(&mut body, project)?;
-        if body.sources.is_none() && body.files.len() != before.len() {
-            body.sources = Some(before);
-        }
-        Ok(body)
     }
 
     /// The warning about packages without versions in `osctl.lock`, if there are some.
@@ -208,7 +137,11 @@ impl Body {
         files.take_while(|(path, _)| path.starts_with(CONTEXT_PACKAGES_FOLDER))
     }
 
-    fn check_compatible(&self, folder: &Path) -> Result<()> {
+    /// Checks the manifest and the files that the companion parses; `folder` is for messages.
+    ///
+    /// # Errors
+    /// When one of them is missing or not valid, or the body has another protocol.
+    pub(super) fn check_compatible(&self, folder: &Path) -> Result<()> {
         let unfit = |why: String| Error::InvalidBody {
             body: folder.to_owned(),
             why,
@@ -344,21 +277,6 @@ impl Body {
         }
         folder.write_file(BODY_ORIGIN_FILE, &serde_json::to_vec_pretty(&origin)?)?;
         Ok(done)
-    }
-}
-
-/// Refuses files where the build context has those of osctl.
-fn check_reserved_paths(files: &BTreeMap<String, Vec<u8>>, folder: &Path) -> Result<()> {
-    let is_ours = |path: &&String| *path == ".osctl" || path.starts_with(".osctl/");
-    match files.keys().find(is_ours) {
-        Some(path) => {
-            let why = format!(
-                "`{}` is a path that osctl reserves for its own files",
-                path.escape_debug()
-            );
-            Err(unfit_body_error(folder, why))
-        }
-        None => Ok(()),
     }
 }
 

@@ -10,6 +10,7 @@ mod build_context;
 mod companion_binary;
 mod dockerfile_rules;
 mod ground;
+mod project_body;
 mod project_packages;
 #[cfg(target_os = "linux")]
 pub(crate) mod resource_watch;

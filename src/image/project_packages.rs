@@ -3,7 +3,7 @@
 //! The body stays as it is; steps are appended to its Dockerfile, and their files to its files. They begin with `COPY`
 //! of one installer's files, so a changed list rebuilds that installer's layer and the ones after it.
 
-use super::body::Body;
+use super::body::{Body, CONTEXT_PACKAGES_FOLDER};
 use crate::archive::Folder;
 use crate::error::{Error, Result};
 use crate::protocol::packages::{
@@ -13,9 +13,6 @@ use crate::protocol::packages::{
 use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::path::Path;
-
-/// Where the build context has the installers' files.
-pub(super) const CONTEXT_PACKAGES_FOLDER: &str = ".osctl/packages";
 
 /// Adds the project's packages to its body.
 ///

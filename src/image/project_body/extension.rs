@@ -4,16 +4,13 @@
 //! `FROM host`, the last stage of the default one, and is appended to it. Its MCP servers are added to the default ones.
 //! Every other file is added, or replaces the default file at the same path.
 
-use super::Body;
 use crate::error::Result;
+use crate::image::body::{BODY_MANIFEST, Body};
 use crate::image::body_reader::unfit_body_error;
 use crate::image::dockerfile_rules::begins_with_stage;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::path::Path;
-
-/// The file that makes a body a whole one.
-pub(super) const BODY_MANIFEST: &str = "body.yaml";
 
 /// The last stage of the default Dockerfile.
 const DEFAULT_STAGE: &str = "host";
