@@ -41,6 +41,7 @@ class Version:
         self._counter = itertools.count()
         self.times: dict[str, list[float]] = {}
         self.memory: list[int] = []
+        self.is_up = False
 
     def command(self, *words: str) -> str:
         words = (str(self._binary), "--instance", self._instance, *words)
@@ -52,8 +53,10 @@ class Version:
         return ran.stdout
 
     def up(self) -> None:
-        self.command("init", "--full")
+        # The first versions always wrote all files.
+        self.command("init", *(["--full"] if "--full" in self.command("init", "--help") else []))
         self.command("up", "--yes", "--auto-ports")
+        self.is_up = True
         state = Path(self._home.name, ".local/state/osctl", self._instance)
         token = (state / "token").read_text().strip()
         self._headers = {"Authorization": f"Bearer {token}"}
@@ -150,10 +153,6 @@ class Version:
         act()
         self.times.setdefault(kind, []).append(time.perf_counter() - began)
 
-    def down(self) -> None:
-        self.command("down", "--purge", "--yes")
-        self._home.cleanup()
-
 
 KINDS: dict[str, tuple[int, str]] = {
     "value": (3, "`POST /exec` of `1+1`"),
@@ -227,10 +226,11 @@ def main() -> None:
     old, new = Version("old", args.old.resolve()), Version("new", args.new.resolve())
     try:
         compare(old, new, args.requests)
-        print_table(old, new)
     finally:
-        old.down()
-        new.down()
+        for version in (old, new):
+            if version.is_up:
+                version.command("down", "--purge", "--yes")
+    print_table(old, new)
 
 
 if __name__ == "__main__":

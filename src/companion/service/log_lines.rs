@@ -60,10 +60,10 @@ impl ServiceLog {
         }
         match self.rate_limit.check_line(Instant::now()) {
             ServiceLogDecision::Drop => {}
-            ServiceLogDecision::Log => tracing::info!(line, "the service wrote a line"),
+            ServiceLogDecision::Log => tracing::info!(message = line),
             ServiceLogDecision::LogAfterDropped(left_out) => {
                 tracing::info!(lines = left_out, "lines of the service were dropped");
-                tracing::info!(line, "the service wrote a line");
+                tracing::info!(message = line);
             }
         }
     }
