@@ -271,7 +271,6 @@ pub(super) async fn all_pages(server: &ServerAccess, method: &str) -> Result<Vec
     while pages.len() < MAX_MERGED_LIST_PAGES {
         let stream = Arc::new(MessageStream::of_answers(0, 1));
         let request = message::request_message("0", method, &params);
-        let request = RpcMessage::parse(request).map_err(|_| Bytes::new())?;
         server.send_request(request, ReplySender::unshaped(stream.clone()));
         let text = stream.wait_for_answer().await.unwrap_or_default();
         let answer = RpcMessage::parse(text.clone()).map_err(|_| text.clone())?;

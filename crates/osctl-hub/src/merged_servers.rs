@@ -270,12 +270,8 @@ impl MergedServers {
             );
         }
         let rest = serde_json::Value::from(rest).to_string();
-        match RpcMessage::parse(message.with_edits(vec![(span, &rest)])) {
-            Ok(message) => {
-                server.send_request(message, with_resource_index(&server, reply.clone()))
-            }
-            Err(why) => reply.send_error(id, -32603, &format!("{why:?}")),
-        }
+        let message = message.with_edits(vec![(span, &rest)]);
+        server.send_request(message, with_resource_index(&server, reply.clone()));
     }
 
     fn lists_tool(&self, server: &ServerAccess, name: &str, full: &str) -> bool {
@@ -363,7 +359,6 @@ impl MergedServers {
             let Some((server, id)) = relayed_requests else {
                 return;
             };
-            let text = message.with_edits(message.id_edit(&id).into_iter().collect());
             let replaced = || {
                 let replaced = self.lock_replaced();
                 let found = replaced
@@ -371,9 +366,8 @@ impl MergedServers {
                     .find(|access| access.client.number == server);
                 found.cloned()
             };
-            let server = self.server_by_number(server).or_else(replaced);
-            if let (Some(server), Ok(message)) = (server, RpcMessage::parse(text)) {
-                server.send_message(message);
+            if let Some(server) = self.server_by_number(server).or_else(replaced) {
+                server.send_message(message.with_id(&id));
             }
             return;
         }

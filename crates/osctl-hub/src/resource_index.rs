@@ -2,7 +2,6 @@
 //! one must be routed to the same server.
 
 use super::message::{RpcMessage, array_elements, find_value};
-use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::{HashSet, VecDeque};
 
@@ -20,14 +19,12 @@ struct ResourceIndexState {
 
 impl ResourceIndex {
     /// Records all links of an answer.
-    pub(super) fn index_answer(&self, answer: &Bytes) {
+    pub(super) fn index_answer(&self, answer: &RpcMessage) {
+        let result = answer.result().unwrap_or_default();
         // Most answers have no link; this check is cheap.
-        let has_links = std::str::from_utf8(answer).is_ok_and(|text| text.contains("\"uri\""));
-        let message = has_links.then(|| RpcMessage::parse(answer.clone()).ok());
-        let Some(message) = message.flatten() else {
+        if !result.contains("\"uri\"") {
             return;
-        };
-        let result = message.result().unwrap_or_default();
+        }
         let list = |key: &str| {
             find_value(result, &[key]).map_or(Vec::new(), |at| array_elements(&result[at]))
         };

@@ -84,10 +84,9 @@ impl Backend {
 
     /// Sends a request and discards the answer.
     pub(super) fn send_unawaited_request(&self, method: &str, params: &str) {
-        if let Ok(request) = RpcMessage::parse(message::request_message("0", method, params)) {
-            let unread = Arc::new(MessageStream::of_answers(0, 1));
-            self.send_request(request, ReplySender::unshaped(unread));
-        }
+        let unread = Arc::new(MessageStream::of_answers(0, 1));
+        let request = message::request_message("0", method, params);
+        self.send_request(request, ReplySender::unshaped(unread));
     }
 
     /// Whether the server that owns this resource is known. That server has then received the subscription already.
@@ -422,7 +421,8 @@ impl ClientStreams {
 }
 
 impl NotificationSink for ClientStreams {
-    fn deliver(&self, text: Bytes, is_related: bool) {
+    fn deliver(&self, message: RpcMessage, is_related: bool) {
+        let text = message.into_text();
         if is_related {
             let calls = self.call_streams.lock();
             let mut open = calls.values().filter(|stream| !stream.is_closed());

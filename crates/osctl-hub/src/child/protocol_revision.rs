@@ -100,12 +100,7 @@ pub(super) fn with_params(message: RpcMessage, fields: &str) -> RpcMessage {
     if let Some(params) = message.param_span(&[]) {
         return with_object_fields(message, params, fields);
     }
-    let text = message.text();
-    let Some(end) = text.iter().rposition(|byte| *byte == b'}') else {
-        return message;
-    };
-    let params = format!(",\"params\":{{{fields}}}");
-    replace_span(&message, end..end, &params)
+    message.with_new_params(&format!("{{{fields}}}"))
 }
 
 /// Adds fields to the object at this place.
@@ -119,12 +114,7 @@ fn with_object_fields(message: RpcMessage, object: Span, fields: &str) -> RpcMes
         None => return message,
     };
     let start = object.start + 1;
-    replace_span(&message, start..start, &format!("{fields}{comma}"))
-}
-
-fn replace_span(message: &RpcMessage, span: Span, text: &str) -> RpcMessage {
-    let edited = message.with_edits(vec![(span, text)]);
-    RpcMessage::parse(edited).unwrap_or_else(|_| message.clone())
+    message.with_edits(vec![(start..start, &format!("{fields}{comma}"))])
 }
 
 /// Removes the envelope for a server with a handshake, because some of these servers reject it.
@@ -135,7 +125,7 @@ pub(super) fn without_envelope(message: RpcMessage) -> RpcMessage {
     let (Some(span), Some(rest)) = (message.param_span(&["_meta"]), rest) else {
         return message;
     };
-    replace_span(&message, span, &rest)
+    message.with_edits(vec![(span, &rest)])
 }
 
 /// Builds an `initialize` result from the result of `server/discover`.
@@ -180,7 +170,7 @@ mod tests {
     struct EnvelopeNullSink;
 
     impl NotificationSink for EnvelopeNullSink {
-        fn deliver(&self, _text: Bytes, _is_related: bool) {}
+        fn deliver(&self, _message: RpcMessage, _is_related: bool) {}
     }
 
     #[test]

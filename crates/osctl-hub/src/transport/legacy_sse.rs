@@ -78,7 +78,10 @@ pub(super) async fn post_message(
                         let result = String::from_utf8_lossy(&result).into_owned();
                         reply.send_result(&id, &result);
                     }
-                    Err(refusal) => reply.stream.push_answer(refusal.into_error_message(&id)),
+                    Err(refusal) => {
+                        let answer = refusal.into_error_message(&id);
+                        reply.stream.push_answer(answer.into_text());
+                    }
                 }
             });
             return refusal::accepted_response();
@@ -88,7 +91,7 @@ pub(super) async fn post_message(
                 let why = "send `initialize` first";
                 connection
                     .stream
-                    .push_answer(message::error_response(&id, -32600, why));
+                    .push_answer(message::error_response(&id, -32600, why).into_text());
             }
             continue;
         };

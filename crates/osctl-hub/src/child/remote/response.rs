@@ -155,19 +155,21 @@ impl RemoteHttpClient {
             let is_same = |candidate: &str| message::is_same_id(candidate, id);
             let is_answer =
                 message.kind == RpcMessageKind::Answer && message.id().is_some_and(is_same);
-            let mut text = message.text().clone();
-            if is_answer {
-                self.record_protocol_version(&message);
-                text = self.without_uncallable_tools(&message);
-            }
+            let message = match is_answer {
+                true => {
+                    self.record_protocol_version(&message);
+                    self.without_uncallable_tools(message)
+                }
+                false => message,
+            };
             is_answered |= is_answer;
-            self.emit_event(ServerPipeEvent::Message(text));
+            self.emit_event(ServerPipeEvent::Message(message));
         }
         is_answered
     }
 
     /// Removes tools that can't be called from a tool list; returns every other answer unchanged.
-    fn without_uncallable_tools(&self, answer: &RpcMessage) -> Bytes {
+    fn without_uncallable_tools(&self, answer: RpcMessage) -> RpcMessage {
         let result = answer.result().filter(|_| self.is_tools_list);
         let result = result.unwrap_or_default();
         match self
@@ -175,7 +177,7 @@ impl RemoteHttpClient {
             .record_tools(result, |why| self.log.append_note(why))
         {
             Some(rest) => message::result_response(answer.id().unwrap_or("null"), &rest),
-            None => answer.text().clone(),
+            None => answer,
         }
     }
 

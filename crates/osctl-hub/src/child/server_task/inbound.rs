@@ -26,11 +26,9 @@ impl ServerTask {
 
     fn handle_response(&mut self, message: &RpcMessage) {
         self.last_used = Instant::now();
-        let Some((call, text)) = self.pending_requests.take_answered(message) else {
-            if self.handle_listen_end(message) {
-                return;
-            }
-            // The client gave the call up, or the answer belongs to no call.
+        let Some((call, answer)) = self.pending_requests.take_answered(message) else {
+            // Otherwise the client gave the call up, or the answer belongs to no call.
+            self.handle_listen_end(message);
             return;
         };
         match call.origin {
@@ -43,10 +41,10 @@ impl ServerTask {
                     }
                     OnReply::UndoSubscription(_) => {}
                     OnReply::HandleInputRequired(round) => {
-                        return self.handle_call_result(*round, reply, message, text);
+                        return self.handle_call_result(*round, reply, answer);
                     }
                 }
-                reply.send_answer(text);
+                reply.send_answer(answer);
             }
             PendingOrigin::Initialize => match message.result() {
                 Some(result) => self.complete_handshake(Bytes::copy_from_slice(result.as_bytes())),
@@ -65,8 +63,7 @@ impl ServerTask {
     /// Handles a refused handshake: the server may support only the newest revision.
     fn handle_initialize_error(&mut self, message: &RpcMessage) {
         if self.handshake_refusal.is_none() {
-            let text = std::str::from_utf8(message.text()).unwrap_or_default();
-            let error = find_value(text, &["error"]).map_or("{}", |span| &text[span]);
+            let error = message.raw_error(&[]).unwrap_or("{}");
             self.handshake_refusal = Some(error.into());
             return self.send_hub_request(
                 DISCOVER_METHOD,
@@ -204,10 +201,10 @@ impl ServerTask {
         let capability = message.method.split('/').next().unwrap_or_default();
         match self.only_possible_client() {
             Some(client) if !self.is_shared || client.has_capability(capability) => {
-                let text = self
+                let request = self
                     .server_requests
                     .register_request(message, client.number);
-                client.notification_sink.deliver(text, true);
+                client.notification_sink.deliver(request, true);
             }
             _ => {
                 let why = match self.is_shared {
@@ -234,10 +231,10 @@ impl ServerTask {
     fn handle_notification(&mut self, message: &RpcMessage) {
         match message.method.as_str() {
             "notifications/progress" => {
-                if let Some((call, text)) = self.pending_requests.match_progress(message)
+                if let Some((call, progress)) = self.pending_requests.match_progress(message)
                     && let Some(reply) = call.origin.reply()
                 {
-                    reply.send_event(text);
+                    reply.send_event(progress);
                 }
             }
             "notifications/subscriptions/acknowledged"
@@ -249,32 +246,28 @@ impl ServerTask {
                 let uri = message.text_param(&["uri"]).unwrap_or_default();
                 for number in self.subscriptions.subscribers(&uri) {
                     if let Some(client) = self.clients.get(&number) {
-                        client
-                            .notification_sink
-                            .deliver(message.text().clone(), false);
+                        client.notification_sink.deliver(message.clone(), false);
                     }
                 }
             }
             "notifications/cancelled" => {
-                if let Some((number, text)) = self.server_requests.take_cancelled(message)
+                if let Some((number, cancellation)) = self.server_requests.take_cancelled(message)
                     && let Some(client) = self.clients.get(&number)
                 {
-                    client.notification_sink.deliver(text, true);
+                    client.notification_sink.deliver(cancellation, true);
                 }
             }
             method if method.ends_with("/list_changed") => {
-                self.notify_all_clients(message.text());
+                self.notify_all_clients(message);
                 self.refresh_lists(|changed| changed == method, false);
             }
             _ => match self.only_possible_client() {
                 None if self.only_call().is_some() => {
                     if let Some(reply) = self.only_call() {
-                        reply.send_event(message.text().clone());
+                        reply.send_event(message.clone());
                     }
                 }
-                Some(client) => client
-                    .notification_sink
-                    .deliver(message.text().clone(), true),
+                Some(client) => client.notification_sink.deliver(message.clone(), true),
                 // Sent to all clients, the message would reveal the activity of one client to the others.
                 None => tracing::debug!(
                     method = message.method,
@@ -284,9 +277,9 @@ impl ServerTask {
         }
     }
 
-    fn notify_all_clients(&self, text: &Bytes) {
+    fn notify_all_clients(&self, message: &RpcMessage) {
         for client in self.clients.values() {
-            client.notification_sink.deliver(text.clone(), false);
+            client.notification_sink.deliver(message.clone(), false);
         }
     }
 }

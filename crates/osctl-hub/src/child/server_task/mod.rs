@@ -332,15 +332,15 @@ impl ServerTask {
     ) {
         let timeout = self.spec.config.call_timeout;
         let to = PendingOrigin::Client { reply, on_reply };
-        let text = self
+        let message = self
             .pending_requests
             .register_request(message, client, timeout, to);
-        self.send_to_server(text);
+        self.send_to_server(message);
     }
 
-    fn send_to_server(&mut self, text: Bytes) {
+    fn send_to_server(&mut self, message: RpcMessage) {
         if let Some(pipe) = &mut self.pipe {
-            pipe.send(text);
+            pipe.send(message);
         }
     }
 
@@ -366,21 +366,18 @@ impl ServerTask {
         timeout: Duration,
     ) {
         let id = self.pending_requests.next_hub_id();
-        let text = message::request_message(&id, method, params);
+        let request = message::request_message(&id, method, params);
         self.pending_requests.register_hub_request(id, timeout, to);
         match self.revision == ProtocolRevision::Stateless || method == DISCOVER_METHOD {
-            true => self.send_enveloped(text),
-            false => self.send_to_server(text),
+            true => self.send_enveloped(request),
+            false => self.send_to_server(request),
         }
     }
 
     /// Sends a request of the hub to a server without a handshake.
-    fn send_enveloped(&mut self, text: Bytes) {
-        if let Ok(message) = RpcMessage::parse(text) {
-            let message =
-                protocol_revision::with_envelope(message, &protocol_revision::hub_envelope());
-            self.send_to_server(message.text().clone());
-        }
+    fn send_enveloped(&mut self, request: RpcMessage) {
+        let envelope = protocol_revision::hub_envelope();
+        self.send_to_server(protocol_revision::with_envelope(request, &envelope));
     }
 
     /// Forwards notifications and answers of a client.
@@ -391,8 +388,8 @@ impl ServerTask {
                 if self.handle_client_answer(message, client) {
                     return;
                 }
-                if let Some(text) = self.server_requests.take_answered(message, client) {
-                    self.send_to_server(text);
+                if let Some(answer) = self.server_requests.take_answered(message, client) {
+                    self.send_to_server(answer);
                 }
             }
             (_, "notifications/cancelled") => self.cancel_call(message, client),
@@ -401,16 +398,14 @@ impl ServerTask {
             // A server that clients share has no roots of a single client.
             (_, "notifications/roots/list_changed")
                 if self.is_shared || self.revision == ProtocolRevision::Stateless => {}
-            _ if self.lifecycle.phase == ServerPhase::Up => {
-                self.send_to_server(message.text().clone())
-            }
+            _ if self.lifecycle.phase == ServerPhase::Up => self.send_to_server(message.clone()),
             _ => {}
         }
     }
 
     fn cancel_call(&mut self, message: &RpcMessage, client: u64) {
-        if let Some((call, text)) = self.pending_requests.take_cancelled(client, message) {
-            self.forward_cancellation(text);
+        if let Some((call, message)) = self.pending_requests.take_cancelled(client, message) {
+            self.forward_cancellation(message);
             if let Some(reply) = call.origin.reply() {
                 reply.stream.skip_answer();
             }
@@ -437,7 +432,8 @@ impl ServerTask {
 
     async fn handle_pipe_event(&mut self, happened: ServerPipeEvent) {
         match happened {
-            ServerPipeEvent::Message(line) => match RpcMessage::parse_all(line.clone()) {
+            ServerPipeEvent::Message(message) => self.route_message(&message),
+            ServerPipeEvent::Line(line) => match RpcMessage::parse_all(line.clone()) {
                 Ok((messages, _)) => messages
                     .iter()
                     .for_each(|message| self.route_message(message)),

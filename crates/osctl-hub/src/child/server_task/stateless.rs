@@ -6,7 +6,6 @@ use crate::child::protocol_revision::{self, ProtocolRevision};
 use crate::child::restart_policy::ServerPhase;
 use crate::client::{McpClient, ReplySender};
 use crate::message::{self, RpcMessage, find_value, object_fields};
-use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -114,13 +113,12 @@ impl ServerTask {
         &mut self,
         call: RetryableCall,
         reply: ReplySender,
-        answer: &RpcMessage,
-        text: Bytes,
+        answer: RpcMessage,
     ) {
         let result = answer.result().unwrap_or_default();
         let kind = find_value(result, &["resultType"]).map(|span| &result[span]);
         if kind != Some("\"input_required\"") {
-            return reply.send_answer(text);
+            return reply.send_answer(answer);
         }
         let id = call.message.id().unwrap_or("null").to_owned();
         let raw = |key: &str| find_value(result, &[key]).map(|span| &result[span]);
@@ -167,8 +165,8 @@ impl ServerTask {
             return self.retry_call(input_call);
         }
         self.input_required_calls.push(input_call);
-        for text in asked {
-            client.notification_sink.deliver(text, true);
+        for request in asked {
+            client.notification_sink.deliver(request, true);
         }
     }
 
@@ -185,8 +183,7 @@ impl ServerTask {
         let key = input_call.open_inputs.remove(id).unwrap_or_default();
         let Some(result) = answer.result() else {
             self.cancel_client_requests(&input_call);
-            let text = std::str::from_utf8(answer.text()).unwrap_or_default();
-            let why = find_value(text, &["error", "message"]).map_or("", |span| &text[span]);
+            let why = answer.raw_error(&["message"]).unwrap_or_default();
             let why = format!("the client refused the input that the server requested: {why}");
             input_call
                 .reply
@@ -247,8 +244,9 @@ impl ServerTask {
     fn cancel_client_requests(&mut self, input_call: &InputRequiredCall) {
         for id in input_call.open_inputs.keys() {
             let params = format!(r#"{{"requestId":{id}}}"#);
-            let text = message::notification_message("notifications/cancelled", &params);
-            input_call.call.client.notification_sink.deliver(text, true);
+            let message = message::notification_message("notifications/cancelled", &params);
+            let sink = &input_call.call.client.notification_sink;
+            sink.deliver(message, true);
         }
     }
 
@@ -272,12 +270,12 @@ impl ServerTask {
         if !wanted.is_empty() {
             let id = self.pending_requests.next_hub_id();
             let params = serde_json::json!({"notifications": wanted}).to_string();
-            let text = message::request_message(&id, "subscriptions/listen", &params);
+            let request = message::request_message(&id, "subscriptions/listen", &params);
             self.listen_request = Some(ListenRequest {
                 id,
                 is_confirmed: false,
             });
-            self.send_enveloped(text);
+            self.send_enveloped(request);
         }
         if let Some(before) = before {
             // The message ends the former subscription, which is no call, so `cancel: false` does not apply. Otherwise
