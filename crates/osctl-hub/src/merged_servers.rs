@@ -50,8 +50,8 @@ pub(super) struct MergedServers {
     selection: MergedSelection,
     initialize_params: Option<Bytes>,
     pub(super) notification_sink: Arc<dyn NotificationSink>,
-    /// The number of the connection that reported a resource or template.
-    origins: Mutex<HashMap<String, u64>>,
+    /// The current connections that reported a resource or template. Changed only while `servers` is locked.
+    origins: Mutex<HashMap<String, Arc<ServerAccess>>>,
     relayed_requests: Arc<RelayedRequests>,
     awaited_lists: Mutex<AwaitedLists>,
     /// Whether the client receives messages that belong to no call.
@@ -108,7 +108,7 @@ impl MergedServers {
         let here: Vec<u64> = ways.values().map(number).collect();
         self.origins
             .lock()
-            .retain(|_, number| here.contains(number));
+            .retain(|_, origin| here.contains(&origin.client.number));
         let before: Vec<u64> = replaced.iter().map(number).collect();
         drop(replaced);
         let mut relayed_requests = self.relayed_requests.lock_open();
@@ -158,10 +158,11 @@ impl MergedServers {
         self.servers.lock().values().cloned().collect()
     }
 
+    /// The connection with this number, which may be to a replaced server.
     fn server_by_number(&self, number: u64) -> Option<Arc<ServerAccess>> {
-        let ways = self.servers.lock();
-        let found = ways.values().find(|access| access.client.number == number);
-        found.cloned()
+        let is_meant = |access: &&Arc<ServerAccess>| access.client.number == number;
+        let current = self.servers.lock().values().find(is_meant).cloned();
+        current.or_else(|| self.lock_replaced().iter().find(is_meant).cloned())
     }
 
     pub(super) fn initialize_params(&self) -> Option<&Bytes> {
@@ -359,14 +360,7 @@ impl MergedServers {
             let Some((server, id)) = relayed_requests else {
                 return;
             };
-            let replaced = || {
-                let replaced = self.lock_replaced();
-                let found = replaced
-                    .iter()
-                    .find(|access| access.client.number == server);
-                found.cloned()
-            };
-            if let Some(server) = self.server_by_number(server).or_else(replaced) {
+            if let Some(server) = self.server_by_number(server) {
                 server.send_message(message.with_id(&id));
             }
             return;
@@ -404,25 +398,22 @@ impl MergedServers {
 
     /// The server that reported this resource or template to this client.
     pub(super) fn origin_server(&self, uri: &str) -> Option<Arc<ServerAccess>> {
-        let number = self.origins.lock().get(uri).copied()?;
-        let found = self.server_by_number(number);
-        if found.is_none() {
-            // The URI was recorded just as its server was removed.
-            self.origins.lock().remove(uri);
-        }
-        found
+        self.origins.lock().get(uri).cloned()
     }
 
     pub(super) fn has_origin(&self, uri: &str) -> bool {
         self.origins.lock().contains_key(uri)
     }
 
-    /// Records the server of a resource or template, unless another server reported it before.
-    pub(super) fn record_origin(&self, uri: String, server: &ServerAccess) {
-        self.origins
-            .lock()
-            .entry(uri)
-            .or_insert(server.client.number);
+    /// Records the server of a resource or template, unless another server reported it before or the server was
+    /// removed.
+    pub(super) fn record_origin(&self, uri: String, server: &Arc<ServerAccess>) {
+        let ways = self.servers.lock();
+        let current = ways.get(server.name());
+        if current.is_some_and(|current| Arc::ptr_eq(current, server)) {
+            let mut origins = self.origins.lock();
+            origins.entry(uri).or_insert_with(|| server.clone());
+        }
     }
 
     pub(super) fn lock_awaited(&self) -> MutexGuard<'_, AwaitedLists> {

@@ -4,8 +4,10 @@
 //! reported to this client ──▶ listed ──▶ a matching template ──▶ unknown
 //! ```
 //!
-//! A resource that no list contains may have been linked in an answer ([`resource_index`](super::resource_index)), or
-//! match a template.
+//! Two tables hold routes, because their entries have different lifetimes. The origins of a client
+//! ([`MergedServers`]) keep the requests for one resource at one connection, and end with that connection. The
+//! [`resource_index`](super::resource_index) of a server holds the resources that its answers link to and no list
+//! contains, for all clients.
 
 use super::client::ReplySender;
 use super::merged_lists::{GatheredLists, ListWait};
