@@ -1,7 +1,7 @@
 //! Messages from the server: answers are routed to their calls, requests and notifications to the clients that they
 //! concern.
 
-use super::{DISCOVER_METHOD, OnReply, PendingOrigin, ServerTask};
+use super::{OnReply, PendingOrigin, ServerTask};
 use crate::child::protocol_revision::{self, ProtocolRevision};
 use crate::child::restart_policy::ServerEvent;
 use crate::client::McpClient;
@@ -62,17 +62,9 @@ impl ServerTask {
 
     /// Handles a refused handshake: the server may support only the newest revision.
     fn handle_initialize_error(&mut self, message: &RpcMessage) {
-        if self.handshake_refusal.is_none() {
-            let error = message.raw_error(&[]).unwrap_or("{}");
-            self.handshake_refusal = Some(error.into());
-            return self.send_hub_request(
-                DISCOVER_METHOD,
-                "{}",
-                PendingOrigin::Discovery,
-                self.handshake_timeout(),
-            );
-        }
-        self.fail_handshake();
+        let error = message.raw_error(&[]).unwrap_or("{}");
+        self.handshake_refusal = Some(error.into());
+        self.send_discover();
     }
 
     fn handle_discovery(&mut self, message: &RpcMessage) {

@@ -1,13 +1,13 @@
 //! The start and end of the server, and the errors for waiting clients.
 
 use super::{
-    DISCOVER_METHOD, OnReply, PendingOrigin, PendingRequest, RESTART_WAIT_TIMEOUT,
-    SERVER_GONE_MESSAGE, ServerTask, ServerTaskCommand,
+    DISCOVER_METHOD, OnReply, PendingOrigin, PendingRequest, SERVER_GONE_MESSAGE, ServerTask,
+    ServerTaskCommand,
 };
 use crate::child::HandshakeError;
 use crate::child::pipe::ServerPipe;
 use crate::child::protocol_revision::ProtocolRevision;
-use crate::child::restart_policy::{ServerEvent, ServerPhase};
+use crate::child::restart_policy::{ServerEvent, StartDecision};
 use crate::client::{McpClient, ReplySender};
 use crate::message::RpcMessage;
 use std::sync::Arc;
@@ -17,23 +17,18 @@ use tokio::sync::mpsc;
 impl ServerTask {
     /// Starts the server, unless it runs, starts or waits for its restart delay.
     pub(super) async fn ensure_started(&mut self) {
-        if let ServerPhase::Backoff { until } = self.lifecycle.phase
-            && until > self.started_at.elapsed() + RESTART_WAIT_TIMEOUT
-        {
-            let rest = (until - self.started_at.elapsed()).as_secs() + 1;
-            let name = &self.spec.config.name;
-            let why = format!(
-                "{}; the hub will not restart the server for {rest} s; `osctl logs mcp/{name}` shows its log",
-                self.last_failure
-            );
-            return self.fail_all(&why);
-        }
-        let before = self.lifecycle.phase;
-        self.apply_event(ServerEvent::Needed);
-        if (before, self.lifecycle.phase) == (ServerPhase::Starting, ServerPhase::Starting)
-            || self.lifecycle.phase != ServerPhase::Starting
-        {
-            return;
+        match self.lifecycle.decide_start(self.started_at.elapsed()) {
+            StartDecision::Start => self.apply_event(ServerEvent::Needed),
+            StartDecision::Wait => return,
+            StartDecision::Refuse(rest) => {
+                let rest = rest.as_secs() + 1;
+                let name = &self.spec.config.name;
+                let why = format!(
+                    "{}; the hub will not restart the server for {rest} s; `osctl logs mcp/{name}` shows its log",
+                    self.last_failure
+                );
+                return self.fail_all(&why);
+            }
         }
         self.publish_state();
         self.spec.log.append_note("the hub starts the server");
@@ -43,12 +38,7 @@ impl ServerTask {
                 self.handshake_refusal = None;
                 match self.revision {
                     ProtocolRevision::Handshake => self.send_initialize(),
-                    ProtocolRevision::Stateless => self.send_hub_request(
-                        DISCOVER_METHOD,
-                        "{}",
-                        PendingOrigin::Discovery,
-                        self.handshake_timeout(),
-                    ),
+                    ProtocolRevision::Stateless => self.send_discover(),
                 }
             }
             Err(error) => self.handle_server_loss(&format!("{error:#}")),
@@ -64,6 +54,11 @@ impl ServerTask {
             PendingOrigin::Initialize,
             self.handshake_timeout(),
         );
+    }
+
+    pub(super) fn send_discover(&mut self) {
+        let timeout = self.handshake_timeout();
+        self.send_hub_request(DISCOVER_METHOD, "{}", PendingOrigin::Discovery, timeout);
     }
 
     /// Handles an unexpected end of the server.

@@ -40,8 +40,6 @@ const MAX_PENDING_CALLS: usize = 4096;
 const MAX_SERVER_BACKLOG_BYTES: usize = 256 << 20;
 /// The first request to a server without a handshake.
 const DISCOVER_METHOD: &str = "server/discover";
-/// A call waits for a restart delay up to this long; before a longer delay it is refused.
-const RESTART_WAIT_TIMEOUT: Duration = Duration::from_secs(3);
 
 const CLIENT_GONE_MESSAGE: &str = "the client of this request has disconnected";
 /// The error for calls to a server that the configuration does not offer any more.
@@ -141,7 +139,7 @@ impl ServerTask {
             }
             self.publish_state();
             // Commands that arrived before `Drain` are still processed.
-            if self.is_draining && self.has_no_open_calls() && mailbox.is_empty() {
+            if self.demand().is_drained() && mailbox.is_empty() {
                 break;
             }
         }
@@ -162,21 +160,15 @@ impl ServerTask {
         }
     }
 
-    fn has_no_open_calls(&self) -> bool {
-        self.pending_requests.len() == 0
-            && self.queued_requests.is_empty()
-            && self.input_required_calls.is_empty()
+    fn open_call_count(&self) -> usize {
+        self.pending_requests.len() + self.queued_requests.len() + self.input_required_calls.len()
     }
 
     fn publish_state(&self) {
         let pid = self.pipe.as_ref().and_then(ServerPipe::pid);
         *self.published_state.phase.lock() = (self.lifecycle.phase, pid);
-        let calls = self.pending_requests.len()
-            + self.queued_requests.len()
-            + self.input_required_calls.len();
-        self.published_state
-            .pending_count
-            .store(calls, Ordering::Relaxed);
+        let pending_count = &self.published_state.pending_count;
+        pending_count.store(self.open_call_count(), Ordering::Relaxed);
     }
 
     fn apply_event(&mut self, event: ServerEvent) {
