@@ -3,7 +3,7 @@
 
 use super::child::protocol_revision::{HANDSHAKE_REVISIONS, NEWEST_HANDSHAKE_REVISION};
 use super::client::{McpClient, NotificationSink, ReplySender};
-use super::message::{self, RpcMessage, RpcMessageKind, find_value, splice};
+use super::message::{self, RpcMessage, RpcMessageKind, find_string, find_value, splice};
 use super::message_stream::MessageStream;
 use super::name_filter::NameFilter;
 use super::notification_relay::{RelayedRequests, ServerNotificationSink};
@@ -171,8 +171,7 @@ impl MergedServers {
 
     pub(super) fn initialize_result(&self) -> Bytes {
         let requested = self.initialize_params.as_deref().and_then(|result| {
-            let text = std::str::from_utf8(result).ok()?;
-            serde_json::from_str::<String>(&text[find_value(text, &["protocolVersion"])?]).ok()
+            find_string(std::str::from_utf8(result).ok()?, &["protocolVersion"])
         });
         let version =
             requested.filter(|requested| HANDSHAKE_REVISIONS.contains(&requested.as_str()));

@@ -297,6 +297,21 @@ pub(super) fn find_value(text: &str, path: &[&str]) -> Option<Span> {
     Some(at)
 }
 
+/// The raw value at a path of keys.
+pub(super) fn find_raw<'a>(text: &'a str, path: &[&str]) -> Option<&'a str> {
+    Some(&text[find_value(text, path)?])
+}
+
+/// The string at a path of keys.
+pub(super) fn find_string(text: &str, path: &[&str]) -> Option<String> {
+    serde_json::from_str(find_raw(text, path)?).ok()
+}
+
+/// The raw elements of the array at a key; empty if there is none.
+pub(super) fn find_elements<'a>(text: &'a str, key: &str) -> Vec<&'a str> {
+    find_raw(text, &[key]).map_or_else(Vec::new, array_elements)
+}
+
 /// The raw value of a key. Of duplicate keys the last one counts, as in most parsers.
 fn field_value<'a>(object: &'a str, key: &str) -> Option<&'a str> {
     let (_, value) = object_fields(object)?
@@ -369,7 +384,7 @@ fn without_line_breaks(text: Bytes) -> Bytes {
 
 /// The raw id of an object that is not a message; `None` if no answer can use it.
 fn extract_id(text: &str) -> Option<String> {
-    let id = &text[find_value(text, &["id"])?];
+    let id = find_raw(text, &["id"])?;
     is_rpc_id(id).then(|| id.to_owned())
 }
 
@@ -443,7 +458,7 @@ pub(super) fn answer_dropped_response(id: &str) -> Bytes {
 /// Whether an answer says that the outcome is unknown.
 pub(super) fn is_lost_response(text: &[u8]) -> bool {
     let text = std::str::from_utf8(text).unwrap_or_default();
-    let text_at = |path: &[&str]| find_value(text, path).map(|span| text[span].trim_matches('"'));
+    let text_at = |path: &[&str]| find_raw(text, path).map(|raw| raw.trim_matches('"'));
     let code = text_at(&["error", "code"]).and_then(|code| code.parse::<i64>().ok());
     code == Some(CALL_LOST_CODE) && text_at(&["error", "data", "type"]) == Some(CALL_LOST_TYPE)
 }

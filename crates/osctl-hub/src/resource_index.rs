@@ -1,7 +1,7 @@
 //! The resources that a server's answers link to. The server's lists need not contain them, and a later request for
 //! one must be routed to the same server.
 
-use super::message::{RpcMessage, array_elements, find_value};
+use super::message::{RpcMessage, find_elements, find_raw, find_string};
 use parking_lot::Mutex;
 use std::collections::{HashSet, VecDeque};
 
@@ -25,23 +25,19 @@ impl ResourceIndex {
         if !result.contains("\"uri\"") {
             return;
         }
-        let list = |key: &str| {
-            find_value(result, &[key]).map_or(Vec::new(), |at| array_elements(&result[at]))
-        };
-        for content in list("content").into_iter().chain(list("contents")) {
-            self.index_content(content);
-        }
-        for message in list("messages") {
-            if let Some(at) = find_value(message, &["content"]) {
-                self.index_content(&message[at]);
+        for key in ["content", "contents"] {
+            for content in find_elements(result, key) {
+                self.index_content(content);
             }
+        }
+        for message in find_elements(result, "messages") {
+            self.index_content(find_raw(message, &["content"]).unwrap_or_default());
         }
     }
 
     fn index_content(&self, content: &str) {
         for path in [&["uri"][..], &["resource", "uri"]] {
-            let uri = find_value(content, path).map(|at| serde_json::from_str(&content[at]));
-            if let Some(Ok(uri)) = uri {
+            if let Some(uri) = find_string(content, path) {
                 self.add_uri(uri);
             }
         }

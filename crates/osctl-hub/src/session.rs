@@ -186,9 +186,7 @@ impl HubSession {
         let params = backend.initialize_params();
         let params = params.and_then(|params| std::str::from_utf8(params).ok());
         let text = |key: &str| -> Option<String> {
-            let params = params?;
-            let span = message::find_value(params, &["clientInfo", key])?;
-            let text: String = serde_json::from_str(&params[span]).ok()?;
+            let text = message::find_string(params?, &["clientInfo", key])?;
             Some(text.chars().take(MAX_SHOWN_CLIENT_CHARS).collect())
         };
         HubClientStatus {

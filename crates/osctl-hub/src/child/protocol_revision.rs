@@ -10,7 +10,7 @@
 //! ```
 
 use crate::client::McpClient;
-use crate::message::{self, RpcMessage, Span, find_value};
+use crate::message::{self, RpcMessage, Span, find_raw};
 use bytes::Bytes;
 
 /// The newest revision with a handshake, which the hub declares to shared servers. [`HANDSHAKE_REVISIONS`] are all
@@ -63,15 +63,14 @@ pub(super) fn client_envelope(client: &McpClient, level: Option<&str>) -> String
     let params = std::str::from_utf8(params).unwrap_or_default();
     let level = level.map(|level| format!(r#","{META_LOG_LEVEL}":{level}"#));
     let level = level.unwrap_or_default();
-    let Some(info) = find_value(params, &["clientInfo"]) else {
+    let Some(info) = find_raw(params, &["clientInfo"]) else {
         return hub_envelope() + &level;
     };
     let can = CLIENT_REQUEST_CAPABILITIES.iter().filter_map(|name| {
-        let span = find_value(params, &["capabilities", name])?;
-        Some(format!("\"{name}\":{}", &params[span]))
+        let capability = find_raw(params, &["capabilities", name])?;
+        Some(format!("\"{name}\":{capability}"))
     });
     let can = can.collect::<Vec<_>>().join(",");
-    let info = &params[info];
     format!(
         r#""{META_PROTOCOL_VERSION}":"{STATELESS_REVISION}","{META_CLIENT_INFO}":{info},"{META_CLIENT_CAPABILITIES}":{{{can}}}{level}"#
     )
@@ -133,15 +132,14 @@ pub(super) fn without_envelope(message: RpcMessage) -> RpcMessage {
 /// # Errors
 /// Fails when the server does not support the newest revision either.
 pub(super) fn initialize_result_from_discovery(found: &str) -> Result<Bytes, String> {
-    let versions = find_value(found, &["supportedVersions"]).map(|span| &found[span]);
-    let versions = versions.unwrap_or("[]");
+    let versions = find_raw(found, &["supportedVersions"]).unwrap_or("[]");
     let supported = message::array_elements(versions);
     if !supported.contains(&format!("\"{STATELESS_REVISION}\"").as_str()) {
         return Err(format!(
             "it supports only the protocol revisions {versions}"
         ));
     }
-    let raw = |path: &[&str]| find_value(found, path).map(|span| &found[span]);
+    let raw = |path: &[&str]| find_raw(found, path);
     let capabilities = raw(&["capabilities"]).unwrap_or("{}");
     let info = raw(&["_meta", META_SERVER_INFO]).or_else(|| raw(&["serverInfo"]));
     let info = info.unwrap_or(r#"{"name":"","version":""}"#);

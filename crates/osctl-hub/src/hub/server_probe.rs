@@ -6,7 +6,7 @@ use crate::child::{HandshakeError, ServerPhase};
 use crate::client::NullSink;
 use crate::config::ServerTransport;
 use crate::merged_lists;
-use crate::message::{array_elements, find_value};
+use crate::message::find_elements;
 use crate::session::Backend;
 use std::sync::Arc;
 
@@ -88,9 +88,7 @@ impl Hub {
         };
         let pages = merged_lists::all_pages(&access, "tools/list").await;
         let pages = pages.map_err(|_| "it does not list its tools")?;
-        let count = |page: &String| {
-            find_value(page, &["tools"]).map(|span| array_elements(&page[span]).len())
-        };
-        Ok(pages.iter().filter_map(count).sum())
+        let count = |page: &String| find_elements(page, "tools").len();
+        Ok(pages.iter().map(count).sum())
     }
 }

@@ -12,7 +12,7 @@ use crate::call_record::CallRecord;
 use crate::child::protocol_revision::HANDSHAKE_REVISIONS;
 use crate::child::protocol_revision::{self, STATELESS_REVISION};
 use crate::client::{NotificationSink, NullSink, ReplySender, ReplyShape};
-use crate::message::{self, RpcMessage, RpcMessageKind, find_value};
+use crate::message::{self, RpcMessage, RpcMessageKind, find_raw};
 use crate::message_stream::MessageStream;
 use crate::param_headers::{ClientParamHeaders, PARAM_HEADER_PREFIX};
 use crate::session::Backend;
@@ -132,7 +132,7 @@ async fn with_http_status(mut response: Response, stream: &MessageStream) -> Res
     }
     let answer = stream.wait_for_answer().await.unwrap_or_default();
     let answer = std::str::from_utf8(&answer).unwrap_or_default();
-    let code = find_value(answer, &["error", "code"]).map(|code| answer[code].parse());
+    let code = find_raw(answer, &["error", "code"]).map(str::parse);
     match code.and_then(Result::ok) {
         Some(METHOD_NOT_FOUND_CODE) => *response.status_mut() = StatusCode::NOT_FOUND,
         Some(HEADER_MISMATCH_CODE | MISSING_CAPABILITY_CODE | UNSUPPORTED_VERSION_CODE) => {

@@ -316,8 +316,7 @@ impl RemoteHttpClient {
                 if let ServerPipeEvent::Message(answer) = happened
                     && let Some(result) = answer.result()
                 {
-                    next = message::find_value(result, &["nextCursor"])
-                        .map(|at| result[at].to_owned());
+                    next = message::find_raw(result, &["nextCursor"]).map(str::to_owned);
                 }
             }
             match next.filter(|next| next != "null") {

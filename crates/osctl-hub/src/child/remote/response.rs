@@ -214,8 +214,8 @@ impl RemoteHttpClient {
             .session_headers()
             .contains_key(super::REMOTE_VERSION_HEADER);
         let result = answer.result().filter(|_| is_hello).unwrap_or_default();
-        if let Some(span) = message::find_value(result, &["protocolVersion"])
-            && let Ok(version) = HeaderValue::from_str(result[span].trim_matches('"'))
+        if let Some(version) = message::find_raw(result, &["protocolVersion"])
+            && let Ok(version) = HeaderValue::from_str(version.trim_matches('"'))
         {
             self.set_session_header(super::REMOTE_VERSION_HEADER, version);
         }

@@ -5,7 +5,7 @@ use super::{OnReply, PendingOrigin, ServerTask};
 use crate::child::protocol_revision::{self, ProtocolRevision};
 use crate::child::restart_policy::ServerEvent;
 use crate::client::McpClient;
-use crate::message::{self, RpcMessage, RpcMessageKind, find_value};
+use crate::message::{self, RpcMessage, RpcMessageKind, find_string};
 use crate::server_cache::{CACHED_LIST_METHODS, McpListPage};
 use bytes::Bytes;
 use serde_json::Value;
@@ -156,12 +156,9 @@ impl ServerTask {
         let Ok(raw) = serde_json::value::RawValue::from_string(result.into()) else {
             return;
         };
-        let next: Option<String> = find_value(result, &["nextCursor"])
-            .and_then(|span| serde_json::from_str(&result[span]).ok());
-        let cursor = pages.last().and_then(|page| {
-            let before = page.result.get();
-            serde_json::from_str(&before[find_value(before, &["nextCursor"])?]).ok()
-        });
+        let next_cursor = |page: &str| find_string(page, &["nextCursor"]);
+        let next = next_cursor(result);
+        let cursor = pages.last().and_then(|page| next_cursor(page.result.get()));
         pages.push(McpListPage {
             cursor,
             result: raw,

@@ -5,7 +5,7 @@ use super::{OnReply, PendingOrigin, PendingRequest, ServerTask};
 use crate::child::protocol_revision::{self, ProtocolRevision};
 use crate::child::restart_policy::ServerPhase;
 use crate::client::{McpClient, ReplySender};
-use crate::message::{self, RpcMessage, find_value, object_fields};
+use crate::message::{self, RpcMessage, find_raw, object_fields};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -116,20 +116,17 @@ impl ServerTask {
         answer: RpcMessage,
     ) {
         let result = answer.result().unwrap_or_default();
-        let kind = find_value(result, &["resultType"]).map(|span| &result[span]);
-        if kind != Some("\"input_required\"") {
+        if find_raw(result, &["resultType"]) != Some("\"input_required\"") {
             return reply.send_answer(answer);
         }
         let id = call.message.id().unwrap_or("null").to_owned();
-        let raw = |key: &str| find_value(result, &[key]).map(|span| &result[span]);
-        let wanted = raw("inputRequests")
+        let wanted = find_raw(result, &["inputRequests"])
             .and_then(object_fields)
             .unwrap_or_default();
         let mut questions = Vec::new();
         for (key, request) in &wanted {
-            let method =
-                find_value(request, &["method"]).map(|span| request[span].trim_matches('"'));
-            let method = method.unwrap_or_default();
+            let method = find_raw(request, &["method"]).unwrap_or_default();
+            let method = method.trim_matches('"');
             let capability = method.split('/').next().unwrap_or_default();
             if !CLIENT_REQUEST_METHODS.contains(&method) || !call.client.has_capability(capability)
             {
@@ -137,7 +134,7 @@ impl ServerTask {
                     format!("the server requests `{method}`, which the client does not support");
                 return reply.send_error(&id, -32603, &why);
             }
-            let params = find_value(request, &["params"]).map_or("{}", |span| &request[span]);
+            let params = find_raw(request, &["params"]).unwrap_or("{}");
             questions.push((key, method, params));
         }
         if call.input_rounds >= MAX_INPUT_ROUNDS {
@@ -150,7 +147,7 @@ impl ServerTask {
         let mut input_call = InputRequiredCall {
             call,
             reply,
-            request_state: raw("requestState").map(str::to_owned),
+            request_state: find_raw(result, &["requestState"]).map(str::to_owned),
             open_inputs: BTreeMap::new(),
             input_responses: Vec::new(),
         };
@@ -257,8 +254,7 @@ impl ServerTask {
         let result = std::str::from_utf8(result).unwrap_or_default();
         let mut wanted = serde_json::Map::new();
         for kind in ["tools", "prompts", "resources"] {
-            let list_changed = find_value(result, &["capabilities", kind, "listChanged"]);
-            if list_changed.is_some_and(|span| &result[span] == "true") {
+            if find_raw(result, &["capabilities", kind, "listChanged"]) == Some("true") {
                 wanted.insert(format!("{kind}ListChanged"), true.into());
             }
         }
