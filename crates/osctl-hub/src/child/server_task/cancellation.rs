@@ -31,13 +31,13 @@ impl ServerTask {
         if !self.spec.config.forwards_cancel || self.spec.ends_at_cancel.load(Ordering::Relaxed) {
             return;
         }
-        self.last_cancel = Some(Instant::now());
+        self.connection.last_cancel = Some(Instant::now());
         self.send_to_server(message);
     }
 
     /// Handles the loss of a server: records whether a cancellation caused it.
     pub(super) fn detect_end_at_cancel(&mut self) {
-        let last_cancel = self.last_cancel.take();
+        let last_cancel = self.connection.last_cancel.take();
         let is_late = last_cancel.is_none_or(|cancel| cancel.elapsed() > MAX_CANCEL_EXIT_DELAY);
         // The loss of a remote server is noticed at the next message, which may be the cancellation.
         let is_remote = matches!(self.spec.config.transport, ServerTransport::Remote { .. });

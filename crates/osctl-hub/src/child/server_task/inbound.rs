@@ -26,7 +26,7 @@ impl ServerTask {
 
     fn handle_response(&mut self, message: &RpcMessage) {
         self.last_used = Instant::now();
-        let Some((call, answer)) = self.pending_requests.take_answered(message) else {
+        let Some((call, answer)) = self.calls.pending.take_answered(message) else {
             // Otherwise the client gave the call up, or the answer belongs to no call.
             self.handle_listen_end(message);
             return;
@@ -63,7 +63,7 @@ impl ServerTask {
     /// Handles a refused handshake: the server may support only the newest revision.
     fn handle_initialize_error(&mut self, message: &RpcMessage) {
         let error = message.raw_error(&[]).unwrap_or("{}");
-        self.handshake_refusal = Some(error.into());
+        self.handshake.refusal = Some(error.into());
         self.send_discover();
     }
 
@@ -73,14 +73,14 @@ impl ServerTask {
             .map(protocol_revision::initialize_result_from_discovery)
         {
             Some(Ok(result)) => {
-                self.revision = ProtocolRevision::Stateless;
-                self.handshake_refusal = None;
+                self.handshake.revision = ProtocolRevision::Stateless;
+                self.handshake.refusal = None;
                 self.complete_handshake(result);
             }
             Some(Err(why)) => self.handle_server_loss(&why),
             // The server supported the handshake at its last start.
-            None if self.handshake_refusal.is_none() => {
-                self.revision = ProtocolRevision::Handshake;
+            None if self.handshake.refusal.is_none() => {
+                self.handshake.revision = ProtocolRevision::Handshake;
                 self.send_initialize();
             }
             None => self.fail_handshake(),
@@ -89,7 +89,7 @@ impl ServerTask {
 
     fn fail_handshake(&mut self) {
         // The `message` of the server's error, or the whole error if it has none.
-        let error = self.handshake_refusal.clone().unwrap_or_default();
+        let error = self.handshake.refusal.clone().unwrap_or_default();
         let parsed_error: Option<Value> = serde_json::from_str(&error).ok();
         let parsed_error = parsed_error
             .as_ref()
@@ -101,19 +101,19 @@ impl ServerTask {
     fn complete_handshake(&mut self, result: Bytes) {
         let text = String::from_utf8_lossy(&result);
         self.spec.cache.store_initialize_result(&text);
-        self.initialize_result = Some(result.clone());
-        if self.revision == ProtocolRevision::Handshake {
+        self.connection.initialize_result = Some(result.clone());
+        if self.handshake.revision == ProtocolRevision::Handshake {
             self.send_to_server(message::notification_message(
                 "notifications/initialized",
                 "",
             ));
         }
         self.apply_event(ServerEvent::Ready);
-        for to in std::mem::take(&mut self.initialize_waiters) {
+        for to in std::mem::take(&mut self.handshake.waiters) {
             // The requester may be gone.
             let _ = to.send(Ok(result.clone()));
         }
-        match self.revision {
+        match self.handshake.revision {
             ProtocolRevision::Handshake => {
                 for (method, params) in self.subscriptions.replay_requests() {
                     self.send_unawaited_request(method, &params);
@@ -121,7 +121,7 @@ impl ServerTask {
             }
             ProtocolRevision::Stateless => self.renew_listen_request(),
         }
-        while let Some((message, client, reply)) = self.queued_requests.pop_front() {
+        while let Some((message, client, reply)) = self.calls.queued.pop_front() {
             self.start_call(message, client, reply);
         }
         self.refresh_lists(|_| true, true);
@@ -209,7 +209,7 @@ impl ServerTask {
 
     /// The client of the only open call, or the only client.
     fn only_possible_client(&self) -> Option<Arc<McpClient>> {
-        let number = match self.pending_requests.only_client() {
+        let number = match self.calls.pending.only_client() {
             Some(number) => number,
             None if !self.is_shared => *self.clients.keys().next()?,
             None => return None,
@@ -220,14 +220,14 @@ impl ServerTask {
     fn handle_notification(&mut self, message: &RpcMessage) {
         match message.method.as_str() {
             "notifications/progress" => {
-                if let Some((call, progress)) = self.pending_requests.match_progress(message)
+                if let Some((call, progress)) = self.calls.pending.match_progress(message)
                     && let Some(reply) = call.origin.reply()
                 {
                     reply.send_event(progress);
                 }
             }
             "notifications/subscriptions/acknowledged"
-                if self.revision == ProtocolRevision::Stateless =>
+                if self.handshake.revision == ProtocolRevision::Stateless =>
             {
                 self.confirm_listen_request();
             }

@@ -34,9 +34,9 @@ impl ServerTask {
         self.spec.log.append_note("the hub starts the server");
         match ServerPipe::open(&self.spec).await {
             Ok(pipe) => {
-                self.pipe = Some(pipe);
-                self.handshake_refusal = None;
-                match self.revision {
+                self.connection.pipe = Some(pipe);
+                self.handshake.refusal = None;
+                match self.handshake.revision {
                     ProtocolRevision::Handshake => self.send_initialize(),
                     ProtocolRevision::Stateless => self.send_discover(),
                 }
@@ -46,7 +46,7 @@ impl ServerTask {
     }
 
     pub(super) fn send_initialize(&mut self) {
-        let initialize_params = self.initialize_params.clone();
+        let initialize_params = self.handshake.initialize_params.clone();
         let params = String::from_utf8_lossy(&initialize_params);
         self.send_hub_request(
             "initialize",
@@ -80,12 +80,8 @@ impl ServerTask {
     }
 
     pub(super) fn close_pipe(&mut self) {
-        self.initialize_result = None;
         self.server_requests.clear();
-        self.listen_request = None;
-        self.relisten_at = None;
-        self.last_cancel = None;
-        if let Some(pipe) = self.pipe.take() {
+        if let Some(pipe) = std::mem::take(&mut self.connection).pipe {
             self.shutting_down.spawn(pipe.shutdown());
         }
     }
@@ -102,7 +98,7 @@ impl ServerTask {
         for (reply, id) in self.take_open_calls() {
             reply.send_lost(&id);
         }
-        for (message, _, reply) in std::mem::take(&mut self.queued_requests) {
+        for (message, _, reply) in std::mem::take(&mut self.calls.queued) {
             reply.send_lost(message.id().unwrap_or("null"));
         }
         self.fail_queued_requests("the companion is stopping");
@@ -110,7 +106,7 @@ impl ServerTask {
 
     /// Removes the calls that the server received, and the calls that wait for a client's input.
     fn take_open_calls(&mut self) -> Vec<(ReplySender, String)> {
-        let calls = self.pending_requests.take_all().into_iter();
+        let calls = self.calls.pending.take_all().into_iter();
         let open = calls.filter_map(|call| match call.origin {
             PendingOrigin::Client { reply, .. } => Some((reply, call.client_request_id.into())),
             _ => None,
@@ -131,7 +127,7 @@ impl ServerTask {
             };
             matches!(on_reply, OnReply::RepeatOnLoss(_))
         };
-        while let Some((_, call)) = self.pending_requests.take_matching(is_meant) {
+        while let Some((_, call)) = self.calls.pending.take_matching(is_meant) {
             if let PendingOrigin::Client {
                 mut reply,
                 on_reply: OnReply::RepeatOnLoss(call),
@@ -146,7 +142,7 @@ impl ServerTask {
     }
 
     fn fail_queued_requests(&mut self, why: &str) {
-        for (message, client, reply) in std::mem::take(&mut self.queued_requests) {
+        for (message, client, reply) in std::mem::take(&mut self.calls.queued) {
             if message.method == "resources/subscribe"
                 && let Some(uri) = message.text_param(&["uri"])
             {
@@ -154,9 +150,9 @@ impl ServerTask {
             }
             reply.send_error(message.id().unwrap_or("null"), -32603, why);
         }
-        let refusal = self.handshake_refusal.take().map(HandshakeError::Refused);
+        let refusal = self.handshake.refusal.take().map(HandshakeError::Refused);
         let no_hello = refusal.unwrap_or_else(|| HandshakeError::Failed(why.into()));
-        for to in self.initialize_waiters.drain(..) {
+        for to in self.handshake.waiters.drain(..) {
             // The requester may be gone.
             let _ = to.send(Err(no_hello.clone()));
         }

@@ -153,7 +153,7 @@ impl ServerTask {
         };
         let mut asked = Vec::new();
         for (key, method, params) in questions {
-            let id = self.pending_requests.next_hub_id();
+            let id = self.calls.pending.next_hub_id();
             asked.push(message::request_message(&id, method, params));
             input_call.open_inputs.insert(id, key.clone());
         }
@@ -161,7 +161,7 @@ impl ServerTask {
         if asked.is_empty() {
             return self.retry_call(input_call);
         }
-        self.input_required_calls.push(input_call);
+        self.calls.input_required.push(input_call);
         for request in asked {
             client.notification_sink.deliver(request, true);
         }
@@ -173,10 +173,10 @@ impl ServerTask {
         let is_meant = |input_call: &InputRequiredCall| {
             input_call.client_number() == client_number && input_call.open_inputs.contains_key(id)
         };
-        let Some(index) = self.input_required_calls.iter().position(is_meant) else {
+        let Some(index) = self.calls.input_required.iter().position(is_meant) else {
             return false;
         };
-        let mut input_call = self.input_required_calls.swap_remove(index);
+        let mut input_call = self.calls.input_required.swap_remove(index);
         let key = input_call.open_inputs.remove(id).unwrap_or_default();
         let Some(result) = answer.result() else {
             self.cancel_client_requests(&input_call);
@@ -191,7 +191,7 @@ impl ServerTask {
         input_call.input_responses.push(format!("{key}:{result}"));
         match input_call.open_inputs.is_empty() {
             true => self.retry_call(input_call),
-            false => self.input_required_calls.push(input_call),
+            false => self.calls.input_required.push(input_call),
         }
         true
     }
@@ -223,10 +223,10 @@ impl ServerTask {
         &mut self,
         is_meant: impl Fn(&InputRequiredCall) -> bool,
     ) -> Vec<(ReplySender, String)> {
-        let (dropped, rest) = std::mem::take(&mut self.input_required_calls)
+        let (dropped, rest) = std::mem::take(&mut self.calls.input_required)
             .into_iter()
             .partition(|input_call| is_meant(input_call));
-        self.input_required_calls = rest;
+        self.calls.input_required = rest;
         let dropped: Vec<InputRequiredCall> = dropped;
         dropped
             .into_iter()
@@ -249,8 +249,12 @@ impl ServerTask {
 
     /// Sends a new listen request with the current subscriptions, and ends the one before.
     pub(super) fn renew_listen_request(&mut self) {
-        self.relisten_at = None;
-        let result = self.initialize_result.as_deref().unwrap_or_default();
+        self.connection.relisten_at = None;
+        let result = self
+            .connection
+            .initialize_result
+            .as_deref()
+            .unwrap_or_default();
         let result = std::str::from_utf8(result).unwrap_or_default();
         let mut wanted = serde_json::Map::new();
         for kind in ["tools", "prompts", "resources"] {
@@ -262,12 +266,12 @@ impl ServerTask {
         if !uris.is_empty() {
             wanted.insert("resourceSubscriptions".into(), uris.into());
         }
-        let before = self.listen_request.take();
+        let before = self.connection.listen_request.take();
         if !wanted.is_empty() {
-            let id = self.pending_requests.next_hub_id();
+            let id = self.calls.pending.next_hub_id();
             let params = serde_json::json!({"notifications": wanted}).to_string();
             let request = message::request_message(&id, "subscriptions/listen", &params);
-            self.listen_request = Some(ListenRequest {
+            self.connection.listen_request = Some(ListenRequest {
                 id,
                 is_confirmed: false,
             });
@@ -287,25 +291,28 @@ impl ServerTask {
     /// Whether the answer ends the listen request. An established one is sent again.
     pub(super) fn handle_listen_end(&mut self, answer: &RpcMessage) -> bool {
         let is_meant = |listening: &mut ListenRequest| answer.id() == Some(&*listening.id);
-        let Some(ended) = self.listen_request.take_if(is_meant) else {
+        let Some(ended) = self.connection.listen_request.take_if(is_meant) else {
             return false;
         };
-        self.relisten_at = ended.is_confirmed.then(|| Instant::now() + RELISTEN_DELAY);
+        self.connection.relisten_at = ended.is_confirmed.then(|| Instant::now() + RELISTEN_DELAY);
         true
     }
 
     pub(super) fn confirm_listen_request(&mut self) {
-        if let Some(listening) = &mut self.listen_request {
+        if let Some(listening) = &mut self.connection.listen_request {
             listening.is_confirmed = true;
         }
     }
 
     /// The only open call: a message without an address can belong to no other.
     pub(super) fn only_call(&self) -> Option<&ReplySender> {
-        if self.revision != ProtocolRevision::Stateless || self.lifecycle.phase != ServerPhase::Up {
+        if self.handshake.revision != ProtocolRevision::Stateless
+            || self.lifecycle.phase != ServerPhase::Up
+        {
             return None;
         }
-        self.pending_requests
+        self.calls
+            .pending
             .only_request()
             .and_then(|call: &PendingRequest<PendingOrigin>| call.origin.reply())
     }

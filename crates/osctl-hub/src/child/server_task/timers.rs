@@ -11,8 +11,8 @@ impl ServerTask {
     pub(super) fn next_timer(&self) -> Option<Instant> {
         let next_event = self.lifecycle.next_event(self.demand());
         let next_event = next_event.map(|(at, _)| self.started_at + at);
-        let deadline = self.pending_requests.earliest_deadline();
-        let times = [deadline, next_event, self.relisten_at];
+        let deadline = self.calls.pending.earliest_deadline();
+        let times = [deadline, next_event, self.connection.relisten_at];
         times.into_iter().flatten().min()
     }
 
@@ -20,8 +20,8 @@ impl ServerTask {
     pub(super) fn demand(&self) -> ServerDemand {
         let idle = self.spec.config.idle_timeout;
         ServerDemand {
-            has_open_calls: self.open_call_count() > 0,
-            is_awaited: !self.queued_requests.is_empty() || !self.initialize_waiters.is_empty(),
+            has_open_calls: self.calls.count() > 0,
+            is_awaited: !self.calls.queued.is_empty() || !self.handshake.waiters.is_empty(),
             has_subscriptions: !self.subscriptions.is_empty(),
             is_draining: self.is_draining,
             idle_until: idle.map(|idle| self.last_used - self.started_at + idle),
@@ -31,12 +31,13 @@ impl ServerTask {
     pub(super) async fn handle_timers(&mut self) {
         let now = Instant::now();
         while let Some((server_id, call)) = self
-            .pending_requests
+            .calls
+            .pending
             .take_matching(|call| call.deadline <= now)
         {
             self.time_out_request(&server_id, call);
         }
-        if self.relisten_at.is_some_and(|at| at <= now) {
+        if self.connection.relisten_at.is_some_and(|at| at <= now) {
             self.renew_listen_request();
         }
         while let Some((at, event)) = self.lifecycle.next_event(self.demand())
