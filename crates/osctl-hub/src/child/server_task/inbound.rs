@@ -28,8 +28,7 @@ impl ServerTask {
         self.last_used = Instant::now();
         let Some((call, answer)) = self.calls.pending.take_answered(message) else {
             // Otherwise the client gave the call up, or the answer belongs to no call.
-            self.handle_listen_end(message);
-            return;
+            return self.handle_listen_end(message);
         };
         match call.origin {
             PendingOrigin::Client { reply, on_reply } => {

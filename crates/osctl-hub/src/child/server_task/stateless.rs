@@ -288,14 +288,13 @@ impl ServerTask {
         }
     }
 
-    /// Whether the answer ends the listen request. An established one is sent again.
-    pub(super) fn handle_listen_end(&mut self, answer: &RpcMessage) -> bool {
+    /// Handles an answer that ends the listen request. An established one is sent again.
+    pub(super) fn handle_listen_end(&mut self, answer: &RpcMessage) {
         let is_meant = |listening: &mut ListenRequest| answer.id() == Some(&*listening.id);
-        let Some(ended) = self.connection.listen_request.take_if(is_meant) else {
-            return false;
-        };
-        self.connection.relisten_at = ended.is_confirmed.then(|| Instant::now() + RELISTEN_DELAY);
-        true
+        if let Some(ended) = self.connection.listen_request.take_if(is_meant) {
+            let relisten_at = Instant::now() + RELISTEN_DELAY;
+            self.connection.relisten_at = ended.is_confirmed.then_some(relisten_at);
+        }
     }
 
     pub(super) fn confirm_listen_request(&mut self) {
