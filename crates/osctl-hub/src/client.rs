@@ -168,7 +168,7 @@ impl ReplyShape {
             Some(_) => String::new(),
             None => format!(",\"data\":{}", serde_json::json!({"uri": uri})),
         };
-        answer.with_edits(vec![(code, &format!("{CLIENT_INVALID_PARAMS_CODE}{data}"))])
+        answer.with_edits([(code, &*format!("{CLIENT_INVALID_PARAMS_CODE}{data}"))])
     }
 }
 

@@ -259,7 +259,7 @@ impl MergedServers {
         };
         let found = self.split_server_name(&name);
         let is_tool = message.method == "tools/call";
-        let (Some((server, rest)), Some(span)) = (found, message.param_span(path)) else {
+        let Some((server, rest)) = found else {
             return reply.send_error(id, -32602, &self.unknown_name_text(&name));
         };
         if is_tool && !self.selection.tool_filter.is_match(&name) {
@@ -270,7 +270,7 @@ impl MergedServers {
             );
         }
         let rest = serde_json::Value::from(rest).to_string();
-        let message = message.with_edits(vec![(span, &rest)]);
+        let message = message.with_param(path, &rest);
         server.send_request(message, with_resource_index(&server, reply.clone()));
     }
 

@@ -216,9 +216,10 @@ impl RpcMessage {
     }
 
     /// Copies the message with other values at some positions.
-    pub(super) fn with_edits(&self, mut edits: Vec<(Span, &str)>) -> Self {
+    pub(super) fn with_edits<'a>(&self, edits: impl IntoIterator<Item = (Span, &'a str)>) -> Self {
+        let is_change = |(span, new): &(Span, &str)| self.text[span.clone()] != *new.as_bytes();
+        let mut edits: Vec<_> = edits.into_iter().filter(is_change).collect();
         let mut edited = self.clone();
-        edits.retain(|(span, new)| self.text[span.clone()] != *new.as_bytes());
         if edits.is_empty() {
             return edited;
         }
@@ -242,13 +243,17 @@ impl RpcMessage {
 
     /// Copies the message under another id.
     pub(super) fn with_id(&self, id: &str) -> Self {
-        self.with_edits(self.id_edit(id).into_iter().collect())
+        self.with_edits(self.id_edit(id))
     }
 
     /// Copies an answer with another result.
     pub(super) fn with_result(&self, result: &str) -> Self {
-        let span = self.result.clone();
-        self.with_edits(span.map(|span| (span, result)).into_iter().collect())
+        self.with_edits(self.result.clone().map(|span| (span, result)))
+    }
+
+    /// Copies the message with another value at a path in the parameters.
+    pub(super) fn with_param(&self, path: &[&str], value: &str) -> Self {
+        self.with_edits(self.param_span(path).map(|span| (span, value)))
     }
 
     /// Copies a message without parameters, and adds them.
@@ -256,7 +261,7 @@ impl RpcMessage {
         const FIELD: &str = ",\"params\":";
         let end = self.text.iter().rposition(|byte| *byte == b'}');
         let end = end.unwrap_or_default();
-        let mut edited = self.with_edits(vec![(end..end, &format!("{FIELD}{params}"))]);
+        let mut edited = self.with_edits([(end..end, &*format!("{FIELD}{params}"))]);
         edited.params = Some(end + FIELD.len()..end + FIELD.len() + params.len());
         edited
     }

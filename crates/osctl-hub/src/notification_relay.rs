@@ -57,8 +57,7 @@ impl NotificationSink for ServerNotificationSink {
                     return;
                 };
                 open.remove(&own);
-                let span = message.param_span(&["requestId"]);
-                message.with_edits(span.map(|span| (span, own.as_str())).into_iter().collect())
+                message.with_param(&["requestId"], &own)
             }
             // The URI may be below the subscribed one and in no list, so its server is recorded.
             _ if message.method == "notifications/resources/updated" => {

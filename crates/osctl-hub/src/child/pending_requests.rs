@@ -83,7 +83,7 @@ impl<T> PendingRequests<T> {
             }
         });
         if let (Some(span), Some(token)) = (message.param_span(&token_path), &progress_token) {
-            edits.push((span, &token.server_token));
+            edits.push((span, &*token.server_token));
         }
         let renumbered = message.with_edits(edits);
         let call = PendingRequest {
@@ -150,7 +150,6 @@ impl<T> PendingRequests<T> {
         &mut self,
         message: &RpcMessage,
     ) -> Option<(&PendingRequest<T>, RpcMessage)> {
-        let span = message.param_span(&["progressToken"])?;
         let server_token = message.raw_param(&["progressToken"])?;
         let is_meant = |call: &&mut PendingRequest<T>| {
             call.progress_token
@@ -160,7 +159,7 @@ impl<T> PendingRequests<T> {
         let call = self.requests.values_mut().find(is_meant)?;
         call.deadline = Instant::now() + call.timeout;
         let own = &call.progress_token.as_ref()?.client_token;
-        Some((call, message.with_edits(vec![(span, own)])))
+        Some((call, message.with_param(&["progressToken"], own)))
     }
 
     /// Removes the call that its client cancels. Returns it with the cancellation under the server's id.
@@ -169,14 +168,13 @@ impl<T> PendingRequests<T> {
         client_number: u64,
         message: &RpcMessage,
     ) -> Option<(PendingRequest<T>, RpcMessage)> {
-        let span = message.param_span(&["requestId"])?;
         let id = message.raw_param(&["requestId"])?;
         let is_meant = |call: &PendingRequest<T>| {
             call.client_number == client_number && is_same_id(&call.client_request_id, id)
         };
         let found = self.requests.iter().find(|(_, call)| is_meant(call));
         let server_token = found?.0.clone();
-        let cancellation = message.with_edits(vec![(span, &server_token)]);
+        let cancellation = message.with_param(&["requestId"], &server_token);
         Some((self.requests.remove(&server_token)?, cancellation))
     }
 

@@ -113,7 +113,7 @@ fn with_object_fields(message: RpcMessage, object: Span, fields: &str) -> RpcMes
         None => return message,
     };
     let start = object.start + 1;
-    message.with_edits(vec![(start..start, &format!("{fields}{comma}"))])
+    message.with_edits([(start..start, &*format!("{fields}{comma}"))])
 }
 
 /// Removes the envelope for a server with a handshake, because some of these servers reject it.
@@ -121,10 +121,10 @@ pub(super) fn without_envelope(message: RpcMessage) -> RpcMessage {
     let meta = message.raw_param(&["_meta"]);
     let rest = meta
         .and_then(|meta| message::without_fields(meta, |name| ENVELOPE_META_KEYS.contains(&name)));
-    let (Some(span), Some(rest)) = (message.param_span(&["_meta"]), rest) else {
-        return message;
-    };
-    message.with_edits(vec![(span, &rest)])
+    match rest {
+        Some(rest) => message.with_param(&["_meta"], &rest),
+        None => message,
+    }
 }
 
 /// Builds an `initialize` result from the result of `server/discover`.

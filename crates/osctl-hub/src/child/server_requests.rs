@@ -69,7 +69,6 @@ impl ServerRequests {
     /// Finds the client of a request that the server cancels. Returns the client with the cancellation under the
     /// client's id.
     pub(super) fn take_cancelled(&mut self, message: &RpcMessage) -> Option<(u64, RpcMessage)> {
-        let span = message.param_span(&["requestId"])?;
         let id = message.raw_param(&["requestId"])?;
         let mut all = self.requests.iter();
         let hub_id = all
@@ -77,7 +76,7 @@ impl ServerRequests {
             .0
             .clone();
         let question = self.requests.remove(&hub_id)?;
-        let renumbered = message.with_edits(vec![(span, &hub_id)]);
+        let renumbered = message.with_param(&["requestId"], &hub_id);
         Some((question.client_number, renumbered))
     }
 

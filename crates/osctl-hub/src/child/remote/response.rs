@@ -151,17 +151,14 @@ impl RemoteHttpClient {
             return false;
         };
         let mut is_answered = false;
-        for message in messages {
+        for mut message in messages {
             let is_same = |candidate: &str| message::is_same_id(candidate, id);
             let is_answer =
                 message.kind == RpcMessageKind::Answer && message.id().is_some_and(is_same);
-            let message = match is_answer {
-                true => {
-                    self.record_protocol_version(&message);
-                    self.without_uncallable_tools(message)
-                }
-                false => message,
-            };
+            if is_answer {
+                self.record_protocol_version(&message);
+                message = self.without_uncallable_tools(message);
+            }
             is_answered |= is_answer;
             self.emit_event(ServerPipeEvent::Message(message));
         }

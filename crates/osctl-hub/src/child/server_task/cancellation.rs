@@ -20,10 +20,8 @@ impl ServerTask {
     /// Tells the server that its answer to a call has no recipient.
     pub(super) fn send_cancellation(&mut self, server_id: &str, reason: &str) {
         let params = format!(r#"{{"requestId":{server_id},"reason":"{reason}"}}"#);
-        self.forward_cancellation(message::notification_message(
-            message::CANCELLED_METHOD,
-            &params,
-        ));
+        let message = message::notification_message(message::CANCELLED_METHOD, &params);
+        self.forward_cancellation(message);
     }
 
     /// Sends the cancellation of a call, unless the server does not survive cancellations.
