@@ -1,6 +1,6 @@
 //! The record of a tool call in the activity log.
 
-use super::message::{RpcMessage, find_value, object_fields};
+use super::message::{RpcMessage, find_raw, find_string, object_fields};
 use super::settings::HubContext;
 use osctl_protocol::activity::{ActivityKind, ActivityVerdict};
 use osctl_protocol::activity_draft::ActivityDraft;
@@ -40,8 +40,7 @@ const MAX_SEARCHED_CALL_BYTES: usize = 1 << 20;
 /// The client's name in the parameters of its `initialize`.
 pub(super) fn initialized_client_name(params: &[u8]) -> Arc<str> {
     let text = std::str::from_utf8(params).unwrap_or_default();
-    let name = find_value(text, &["clientInfo", "name"]);
-    let name = name.and_then(|span| serde_json::from_str::<String>(&text[span]).ok());
+    let name = find_string(text, &["clientInfo", "name"]);
     client_name(&name.unwrap_or_default()).into()
 }
 
@@ -169,7 +168,7 @@ fn short_text(value: &str) -> Option<String> {
 /// The verdict of a call, read from its answer. The built-in tools report a run that did not succeed in `_meta`.
 fn answer_verdict(answer: &[u8]) -> (ActivityVerdict, Option<UnfinishedRun>) {
     let text = std::str::from_utf8(answer).unwrap_or_default();
-    let value = |path: &[&str]| find_value(text, path).map(|span| &text[span]);
+    let value = |path: &[&str]| find_raw(text, path);
     let run = value(&["result", "_meta", UNFINISHED_RUN_KEY]);
     let run = run.and_then(|run| serde_json::from_str::<UnfinishedRun>(run).ok());
     let is_failed = value(&["error"]).is_some() || value(&["result", "isError"]) == Some("true");

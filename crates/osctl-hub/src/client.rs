@@ -1,7 +1,7 @@
 //! A client as a server task sees it, and the recipient of an answer.
 
 use super::call_record::CallRecord;
-use super::message::{self, RpcMessage, find_value, splice};
+use super::message::{self, RpcMessage, find_value};
 use super::message_stream::MessageStream;
 use super::name_filter::NameFilter;
 use super::resource_index::ResourceIndex;
@@ -13,7 +13,15 @@ use std::sync::Arc;
 /// Receives messages that are not part of a call's answer.
 pub(super) trait NotificationSink: Debug + Send + Sync {
     /// `is_related`: the message may belong to the open call.
-    fn deliver(&self, text: Bytes, is_related: bool);
+    fn deliver(&self, message: RpcMessage, is_related: bool);
+}
+
+/// Discards messages that belong to no call.
+#[derive(Debug)]
+pub(super) struct NullSink;
+
+impl NotificationSink for NullSink {
+    fn deliver(&self, _message: RpcMessage, _is_related: bool) {}
 }
 
 #[derive(Debug)]
@@ -86,18 +94,19 @@ impl ReplySender {
     }
 
     /// Sends a message that precedes the answer.
-    pub(super) fn send_event(&self, text: Bytes) {
-        self.stream.push_event(text);
+    pub(super) fn send_event(&self, message: RpcMessage) {
+        self.stream.push_event(message.into_text());
     }
 
-    pub(super) fn send_answer(&self, text: Bytes) {
+    pub(super) fn send_answer(&self, answer: RpcMessage) {
         if let Some(record) = &self.record {
-            record.finish_with_answer(&text);
+            record.finish_with_answer(answer.text());
         }
         if let Some(links) = &self.shape.resource_index {
-            links.index_answer(&text);
+            links.index_answer(&answer);
         }
-        self.stream.push_answer(self.shape.apply_to(text));
+        self.stream
+            .push_answer(self.shape.apply_to(answer).into_text());
     }
 
     pub(super) fn send_result(&self, id: &str, result: &str) {
@@ -111,8 +120,7 @@ impl ReplySender {
             "message": format!("no server has the resource `{uri}`"),
             "data": {"uri": uri},
         });
-        let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#);
-        self.send_answer(text.into());
+        self.send_answer(message::raw_error_response(id, &error.to_string()));
     }
 
     /// Answers that the outcome of the call is unknown.
@@ -124,58 +132,43 @@ impl ReplySender {
     pub(super) fn send_error(&self, id: &str, code: i64, why: &str) {
         self.finish_record(ActivityVerdict::Failed);
         self.stream
-            .push_answer(message::error_response(id, code, why));
+            .push_answer(message::error_response(id, code, why).into_text());
     }
 }
 
 impl ReplyShape {
-    fn apply_to(&self, text: Bytes) -> Bytes {
+    fn apply_to(&self, answer: RpcMessage) -> RpcMessage {
         if self.tool_filter.is_unrestricted() && !self.adds_stateless_fields {
-            return text;
+            return answer;
         }
-        let Ok(message) = RpcMessage::parse(text.clone()) else {
-            return text;
-        };
-        let Some(result) = message.result() else {
-            return self.adapt_error(&message);
+        let Some(result) = answer.result() else {
+            return self.adapt_error(answer);
         };
         let filtered = self.tool_filter.filter_tools(result);
         let mut result = filtered.as_deref().unwrap_or(result).to_owned();
         if self.adds_stateless_fields {
             result = add_result_fields(&result, self.is_list);
         }
-        let start =
-            message.result().map_or(0, |r| r.as_ptr() as usize) - message.text().as_ptr() as usize;
-        let end = start + message.result().map_or(0, str::len);
-        splice(message.text(), &[(start..end, &result)])
+        answer.with_result(&result)
     }
-}
 
-impl ReplyShape {
     /// Converts an error to the form of the newest revision.
-    fn adapt_error(&self, message: &RpcMessage) -> Bytes {
-        let text = message.text();
-        let whole = std::str::from_utf8(text).unwrap_or_default();
-        let code = find_value(whole, &["error", "code"]);
+    fn adapt_error(&self, answer: RpcMessage) -> RpcMessage {
+        let requested = self.requested_uri.as_ref();
         let (Some(code), Some(uri)) = (
-            code,
-            self.requested_uri
-                .as_ref()
-                .filter(|_| self.adds_stateless_fields),
+            answer.error_span(&["code"]),
+            requested.filter(|_| self.adds_stateless_fields),
         ) else {
-            return text.clone();
+            return answer;
         };
-        if whole[code.clone()] != RESOURCE_NOT_FOUND_CODE.to_string() {
-            return text.clone();
+        if answer.text()[code.clone()] != *RESOURCE_NOT_FOUND_CODE.to_string().as_bytes() {
+            return answer;
         }
-        let data = match find_value(whole, &["error", "data"]) {
+        let data = match answer.error_span(&["data"]) {
             Some(_) => String::new(),
             None => format!(",\"data\":{}", serde_json::json!({"uri": uri})),
         };
-        splice(
-            text,
-            &[(code, &format!("{CLIENT_INVALID_PARAMS_CODE}{data}"))],
-        )
+        answer.with_edits([(code, &*format!("{CLIENT_INVALID_PARAMS_CODE}{data}"))])
     }
 }
 

@@ -8,7 +8,7 @@
 use super::client::ReplySender;
 use super::list_delay::PendingList;
 use super::merged_servers::MergedServers;
-use super::message::{self, RpcMessage, array_elements, find_value};
+use super::message::{self, RpcMessage, find_elements, find_raw};
 use super::message_stream::MessageStream;
 use super::server_entry::ServerAccess;
 use bytes::Bytes;
@@ -228,11 +228,8 @@ impl ServerList {
     /// The items of all pages of a list.
     fn from_pages(pages: &[String], method: &str) -> Self {
         let (key, _) = list_keys(method);
-        let items = pages.iter().flat_map(|page| {
-            let list = find_value(page, &[key]).map(|span| array_elements(&page[span]));
-            list.unwrap_or_default().into_iter().map(str::to_owned)
-        });
-        Self::Items(items.collect())
+        let items = pages.iter().flat_map(|page| find_elements(page, key));
+        Self::Items(items.map(str::to_owned).collect())
     }
 
     pub(super) fn items(&self) -> &[String] {
@@ -245,8 +242,8 @@ impl ServerList {
     /// The URIs of resources and templates.
     fn uris(&self) -> impl Iterator<Item = String> {
         self.items().iter().filter_map(|item| {
-            let uri = find_value(item, &["uri"]).or_else(|| find_value(item, &["uriTemplate"]));
-            serde_json::from_str(&item[uri?]).ok()
+            let uri = find_raw(item, &["uri"]).or_else(|| find_raw(item, &["uriTemplate"]));
+            serde_json::from_str(uri?).ok()
         })
     }
 }
@@ -271,12 +268,11 @@ pub(super) async fn all_pages(server: &ServerAccess, method: &str) -> Result<Vec
     while pages.len() < MAX_MERGED_LIST_PAGES {
         let stream = Arc::new(MessageStream::of_answers(0, 1));
         let request = message::request_message("0", method, &params);
-        let request = RpcMessage::parse(request).map_err(|_| Bytes::new())?;
         server.send_request(request, ReplySender::unshaped(stream.clone()));
         let text = stream.wait_for_answer().await.unwrap_or_default();
         let answer = RpcMessage::parse(text.clone()).map_err(|_| text.clone())?;
         let result = answer.result().ok_or(text)?.to_owned();
-        let next = find_value(&result, &["nextCursor"]).map(|span| result[span].to_owned());
+        let next = find_raw(&result, &["nextCursor"]).map(str::to_owned);
         pages.push(result);
         match next.filter(|next| next != "null") {
             Some(next) => params = format!("{{\"cursor\":{next}}}"),

@@ -3,7 +3,7 @@
 
 use super::child::protocol_revision::{HANDSHAKE_REVISIONS, NEWEST_HANDSHAKE_REVISION};
 use super::client::{McpClient, NotificationSink, ReplySender};
-use super::message::{self, RpcMessage, RpcMessageKind, find_value, splice};
+use super::message::{self, RpcMessage, RpcMessageKind, find_string, find_value, splice};
 use super::message_stream::MessageStream;
 use super::name_filter::NameFilter;
 use super::notification_relay::{RelayedRequests, ServerNotificationSink};
@@ -50,8 +50,8 @@ pub(super) struct MergedServers {
     selection: MergedSelection,
     initialize_params: Option<Bytes>,
     pub(super) notification_sink: Arc<dyn NotificationSink>,
-    /// The number of the connection that reported a resource or template.
-    origins: Mutex<HashMap<String, u64>>,
+    /// The current connections that reported a resource or template. Changed only while `servers` is locked.
+    origins: Mutex<HashMap<String, Arc<ServerAccess>>>,
     relayed_requests: Arc<RelayedRequests>,
     awaited_lists: Mutex<AwaitedLists>,
     /// Whether the client receives messages that belong to no call.
@@ -108,7 +108,7 @@ impl MergedServers {
         let here: Vec<u64> = ways.values().map(number).collect();
         self.origins
             .lock()
-            .retain(|_, number| here.contains(number));
+            .retain(|_, origin| here.contains(&origin.client.number));
         let before: Vec<u64> = replaced.iter().map(number).collect();
         drop(replaced);
         let mut relayed_requests = self.relayed_requests.lock_open();
@@ -158,10 +158,11 @@ impl MergedServers {
         self.servers.lock().values().cloned().collect()
     }
 
+    /// The connection with this number, which may be to a replaced server.
     fn server_by_number(&self, number: u64) -> Option<Arc<ServerAccess>> {
-        let ways = self.servers.lock();
-        let found = ways.values().find(|access| access.client.number == number);
-        found.cloned()
+        let is_meant = |access: &&Arc<ServerAccess>| access.client.number == number;
+        let current = self.servers.lock().values().find(is_meant).cloned();
+        current.or_else(|| self.lock_replaced().iter().find(is_meant).cloned())
     }
 
     pub(super) fn initialize_params(&self) -> Option<&Bytes> {
@@ -170,8 +171,7 @@ impl MergedServers {
 
     pub(super) fn initialize_result(&self) -> Bytes {
         let requested = self.initialize_params.as_deref().and_then(|result| {
-            let text = std::str::from_utf8(result).ok()?;
-            serde_json::from_str::<String>(&text[find_value(text, &["protocolVersion"])?]).ok()
+            find_string(std::str::from_utf8(result).ok()?, &["protocolVersion"])
         });
         let version =
             requested.filter(|requested| HANDSHAKE_REVISIONS.contains(&requested.as_str()));
@@ -259,7 +259,7 @@ impl MergedServers {
         };
         let found = self.split_server_name(&name);
         let is_tool = message.method == "tools/call";
-        let (Some((server, rest)), Some(span)) = (found, message.param_span(path)) else {
+        let Some((server, rest)) = found else {
             return reply.send_error(id, -32602, &self.unknown_name_text(&name));
         };
         if is_tool && !self.selection.tool_filter.is_match(&name) {
@@ -270,12 +270,8 @@ impl MergedServers {
             );
         }
         let rest = serde_json::Value::from(rest).to_string();
-        match RpcMessage::parse(message.with_edits(vec![(span, &rest)])) {
-            Ok(message) => {
-                server.send_request(message, with_resource_index(&server, reply.clone()))
-            }
-            Err(why) => reply.send_error(id, -32603, &format!("{why:?}")),
-        }
+        let message = message.with_param(path, &rest);
+        server.send_request(message, with_resource_index(&server, reply.clone()));
     }
 
     fn lists_tool(&self, server: &ServerAccess, name: &str, full: &str) -> bool {
@@ -363,17 +359,8 @@ impl MergedServers {
             let Some((server, id)) = relayed_requests else {
                 return;
             };
-            let text = message.with_edits(message.id_edit(&id).into_iter().collect());
-            let replaced = || {
-                let replaced = self.lock_replaced();
-                let found = replaced
-                    .iter()
-                    .find(|access| access.client.number == server);
-                found.cloned()
-            };
-            let server = self.server_by_number(server).or_else(replaced);
-            if let (Some(server), Ok(message)) = (server, RpcMessage::parse(text)) {
-                server.send_message(message);
+            if let Some(server) = self.server_by_number(server) {
+                server.send_message(message.with_id(&id));
             }
             return;
         }
@@ -410,25 +397,22 @@ impl MergedServers {
 
     /// The server that reported this resource or template to this client.
     pub(super) fn origin_server(&self, uri: &str) -> Option<Arc<ServerAccess>> {
-        let number = self.origins.lock().get(uri).copied()?;
-        let found = self.server_by_number(number);
-        if found.is_none() {
-            // The URI was recorded just as its server was removed.
-            self.origins.lock().remove(uri);
-        }
-        found
+        self.origins.lock().get(uri).cloned()
     }
 
     pub(super) fn has_origin(&self, uri: &str) -> bool {
         self.origins.lock().contains_key(uri)
     }
 
-    /// Records the server of a resource or template, unless another server reported it before.
-    pub(super) fn record_origin(&self, uri: String, server: &ServerAccess) {
-        self.origins
-            .lock()
-            .entry(uri)
-            .or_insert(server.client.number);
+    /// Records the server of a resource or template, unless another server reported it before or the server was
+    /// removed.
+    pub(super) fn record_origin(&self, uri: String, server: &Arc<ServerAccess>) {
+        let ways = self.servers.lock();
+        let current = ways.get(server.name());
+        if current.is_some_and(|current| Arc::ptr_eq(current, server)) {
+            let mut origins = self.origins.lock();
+            origins.entry(uri).or_insert_with(|| server.clone());
+        }
     }
 
     pub(super) fn lock_awaited(&self) -> MutexGuard<'_, AwaitedLists> {

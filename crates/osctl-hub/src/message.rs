@@ -4,16 +4,19 @@
 //! unknown fields, big numbers and `1.0`. The only exception: a line break between tokens becomes a space, because
 //! messages of child processes are lines.
 
+mod json_search;
+
+pub(super) use json_search::{
+    Span, array_elements, find_elements, find_raw, find_string, find_value, object_fields, splice,
+    without_fields,
+};
+
 use bytes::Bytes;
 use osctl_protocol::mcp::{CALL_LOST_CODE, CALL_LOST_TYPE};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
-use std::ops::Range;
-
-/// The position of a part in its message.
-pub(super) type Span = Range<usize>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RpcMessageKind {
@@ -31,6 +34,7 @@ pub(super) struct RpcMessage {
     id: Option<Span>,
     params: Option<Span>,
     result: Option<Span>,
+    error: Option<Span>,
 }
 
 #[derive(Deserialize)]
@@ -64,6 +68,8 @@ impl RpcMessage {
     /// # Errors
     /// Fails when the bytes are not one JSON-RPC message.
     pub(super) fn parse(text: Bytes) -> Result<Self, RpcParseError> {
+        #[cfg(test)]
+        tests::PARSE_COUNT.set(tests::PARSE_COUNT.get() + 1);
         let text = without_line_breaks(text);
         let whole =
             std::str::from_utf8(&text).map_err(|e| RpcParseError::NotJson(e.to_string()))?;
@@ -87,15 +93,14 @@ impl RpcMessage {
                 return Err(RpcParseError::NotRpc(why.into(), id));
             }
         };
-        let at = |part: Option<&RawValue>| part.map(|part| span_of(whole, part.get()));
-        let (id, params, result) = (at(parts.id), at(parts.params), at(parts.result));
-        let method = parts.method.unwrap_or_default().into_owned();
+        let at = |part: Option<&RawValue>| part.map(|part| json_search::span_of(whole, part.get()));
         Ok(Self {
             kind,
-            method,
-            id,
-            params,
-            result,
+            id: at(parts.id),
+            params: at(parts.params),
+            result: at(parts.result),
+            error: at(parts.error),
+            method: parts.method.unwrap_or_default().into_owned(),
             text,
         })
     }
@@ -117,8 +122,47 @@ impl RpcMessage {
         Ok((each.collect::<Result<_, _>>()?, true))
     }
 
+    /// Composes a message of the hub from raw fields; an empty text omits its field.
+    fn compose(
+        kind: RpcMessageKind,
+        id: &str,
+        method: &str,
+        [params, result, error]: [&str; 3],
+    ) -> Self {
+        let mut text = r#"{"jsonrpc":"2.0""#.to_owned();
+        let mut append = |name: &str, value: &str| {
+            if value.is_empty() {
+                return None;
+            }
+            text += &format!(",\"{name}\":");
+            let start = text.len();
+            text += value;
+            Some(start..text.len())
+        };
+        let id = append("id", id);
+        if !method.is_empty() {
+            append("method", &format!("\"{method}\""));
+        }
+        let [params, result, error] = [("params", params), ("result", result), ("error", error)]
+            .map(|(name, value)| append(name, value));
+        text.push('}');
+        Self {
+            text: text.into(),
+            kind,
+            method: method.into(),
+            id,
+            params,
+            result,
+            error,
+        }
+    }
+
     pub(super) fn text(&self) -> &Bytes {
         &self.text
+    }
+
+    pub(super) fn into_text(self) -> Bytes {
+        self.text
     }
 
     fn part_text(&self, span: &Option<Span>) -> Option<&str> {
@@ -140,16 +184,30 @@ impl RpcMessage {
         self.part_text(&self.result)
     }
 
+    fn span_within(&self, part: &Option<Span>, path: &[&str]) -> Option<Span> {
+        let within = find_value(self.part_text(part)?, path)?;
+        let start = part.as_ref()?.start;
+        Some(start + within.start..start + within.end)
+    }
+
     /// The position of a value in the parameters, such as `["_meta", "progressToken"]`.
     pub(super) fn param_span(&self, path: &[&str]) -> Option<Span> {
-        let params = self.params.clone()?;
-        let within = find_value(self.part_text(&Some(params.clone()))?, path)?;
-        Some(params.start + within.start..params.start + within.end)
+        self.span_within(&self.params, path)
+    }
+
+    /// The position of a value in the error, such as `["code"]`.
+    pub(super) fn error_span(&self, path: &[&str]) -> Option<Span> {
+        self.span_within(&self.error, path)
+    }
+
+    /// The raw value at a path in the error.
+    pub(super) fn raw_error(&self, path: &[&str]) -> Option<&str> {
+        self.part_text(&self.error_span(path))
     }
 
     /// The raw value at a path in the parameters.
     pub(super) fn raw_param(&self, path: &[&str]) -> Option<&str> {
-        self.part_text(&Some(self.param_span(path)?))
+        self.part_text(&self.param_span(path))
     }
 
     /// The string at a path in the parameters.
@@ -157,10 +215,55 @@ impl RpcMessage {
         serde_json::from_str(self.raw_param(path)?).ok()
     }
 
-    /// Copies the message with other bytes at some positions.
-    pub(super) fn with_edits(&self, mut edits: Vec<(Span, &str)>) -> Bytes {
+    /// Copies the message with other values at some positions.
+    pub(super) fn with_edits<'a>(&self, edits: impl IntoIterator<Item = (Span, &'a str)>) -> Self {
+        let is_change = |(span, new): &(Span, &str)| self.text[span.clone()] != *new.as_bytes();
+        let mut edits: Vec<_> = edits.into_iter().filter(is_change).collect();
+        let mut edited = self.clone();
+        if edits.is_empty() {
+            return edited;
+        }
         edits.sort_by_key(|(span, _)| span.start);
-        splice(&self.text, &edits)
+        edited.text = splice(&self.text, &edits);
+        let shifted = |place: usize| {
+            let before = edits.iter().filter(|(span, _)| span.end <= place);
+            before.fold(place, |at, (span, new)| at + new.len() - span.len())
+        };
+        let parts = [
+            &mut edited.id,
+            &mut edited.params,
+            &mut edited.result,
+            &mut edited.error,
+        ];
+        for part in parts.into_iter().flatten() {
+            *part = shifted(part.start)..shifted(part.end);
+        }
+        edited
+    }
+
+    /// Copies the message under another id.
+    pub(super) fn with_id(&self, id: &str) -> Self {
+        self.with_edits(self.id_edit(id))
+    }
+
+    /// Copies an answer with another result.
+    pub(super) fn with_result(&self, result: &str) -> Self {
+        self.with_edits(self.result.clone().map(|span| (span, result)))
+    }
+
+    /// Copies the message with another value at a path in the parameters.
+    pub(super) fn with_param(&self, path: &[&str], value: &str) -> Self {
+        self.with_edits(self.param_span(path).map(|span| (span, value)))
+    }
+
+    /// Copies a message without parameters, and adds them.
+    pub(super) fn with_new_params(&self, params: &str) -> Self {
+        const FIELD: &str = ",\"params\":";
+        let end = self.text.iter().rposition(|byte| *byte == b'}');
+        let end = end.unwrap_or_default();
+        let mut edited = self.with_edits([(end..end, &*format!("{FIELD}{params}"))]);
+        edited.params = Some(end + FIELD.len()..end + FIELD.len() + params.len());
+        edited
     }
 
     /// The edit that replaces the id.
@@ -176,92 +279,6 @@ impl fmt::Debug for RpcMessage {
     }
 }
 
-/// Replaces bytes at positions that are in ascending order.
-pub(super) fn splice(text: &[u8], edits: &[(Span, &str)]) -> Bytes {
-    let added_bytes: usize = edits.iter().map(|(_, new)| new.len()).sum();
-    let mut all = Vec::with_capacity(text.len() + added_bytes);
-    let mut from = 0;
-    for (span, new) in edits {
-        all.extend_from_slice(&text[from..span.start]);
-        all.extend_from_slice(new.as_bytes());
-        from = span.end;
-    }
-    all.extend_from_slice(&text[from..]);
-    all.into()
-}
-
-/// The position of the value at a path of keys in nested objects.
-pub(super) fn find_value(text: &str, path: &[&str]) -> Option<Span> {
-    let mut at = 0..text.len();
-    for key in path {
-        let object = &text[at.clone()];
-        let value = field_value(object, key)?;
-        let within = span_of(object, value);
-        at = at.start + within.start..at.start + within.end;
-    }
-    Some(at)
-}
-
-/// The raw value of a key. Of duplicate keys the last one counts, as in most parsers.
-fn field_value<'a>(object: &'a str, key: &str) -> Option<&'a str> {
-    let (_, value) = object_fields(object)?
-        .into_iter()
-        .rfind(|(name, _)| name == key)?;
-    Some(value)
-}
-
-/// Removes some fields of an object.
-pub(super) fn without_fields(object: &str, is_unwanted: impl Fn(&str) -> bool) -> Option<String> {
-    let rest = object_fields(object)?
-        .into_iter()
-        .filter(|(name, _)| !is_unwanted(name));
-    let rest = rest.map(|(name, value)| format!("{}:{value}", serde_json::Value::from(name)));
-    Some(format!("{{{}}}", rest.collect::<Vec<_>>().join(",")))
-}
-
-/// The names and raw values of an object's fields.
-pub(super) fn object_fields(object: &str) -> Option<Vec<(String, &str)>> {
-    struct Fields;
-    impl<'de> serde::de::Visitor<'de> for Fields {
-        type Value = Vec<(String, &'de RawValue)>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("an object")
-        }
-
-        fn visit_map<A: serde::de::MapAccess<'de>>(
-            self,
-            mut map: A,
-        ) -> Result<Self::Value, A::Error> {
-            let mut found = Vec::new();
-            while let Some(name) = map.next_key::<String>()? {
-                found.push((name, map.next_value::<&'de RawValue>()?));
-            }
-            Ok(found)
-        }
-    }
-    let mut from = serde_json::Deserializer::from_str(object);
-    let found = serde::de::Deserializer::deserialize_map(&mut from, Fields).ok()?;
-    Some(
-        found
-            .into_iter()
-            .map(|(name, value)| (name, value.get()))
-            .collect(),
-    )
-}
-
-/// The raw elements of an array.
-pub(super) fn array_elements(array: &str) -> Vec<&str> {
-    let all: Result<Vec<&RawValue>, _> = serde_json::from_str(array);
-    all.map(|all| all.into_iter().map(RawValue::get).collect())
-        .unwrap_or_default()
-}
-
-fn span_of(whole: &str, part: &str) -> Span {
-    let start = part.as_ptr() as usize - whole.as_ptr() as usize;
-    start..start + part.len()
-}
-
 /// Replaces line breaks. JSON allows them only between tokens, where they have no meaning.
 fn without_line_breaks(text: Bytes) -> Bytes {
     let is_break = |byte: &u8| matches!(byte, b'\n' | b'\r');
@@ -274,7 +291,7 @@ fn without_line_breaks(text: Bytes) -> Bytes {
 
 /// The raw id of an object that is not a message; `None` if no answer can use it.
 fn extract_id(text: &str) -> Option<String> {
-    let id = &text[find_value(text, &["id"])?];
+    let id = find_raw(text, &["id"])?;
     is_rpc_id(id).then(|| id.to_owned())
 }
 
@@ -300,15 +317,20 @@ pub(super) fn is_same_id(a: &str, b: &str) -> bool {
 pub(super) const CANCELLED_METHOD: &str = "notifications/cancelled";
 
 /// An error response to a request.
-pub(super) fn error_response(id: &str, code: i64, message: &str) -> Bytes {
+pub(super) fn error_response(id: &str, code: i64, message: &str) -> RpcMessage {
     let error = serde_json::json!({"code": code, "message": message});
-    format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#).into()
+    raw_error_response(id, &error.to_string())
+}
+
+/// An error response to a request, with the raw error.
+pub(super) fn raw_error_response(id: &str, error: &str) -> RpcMessage {
+    RpcMessage::compose(RpcMessageKind::Answer, id, "", ["", "", error])
 }
 
 /// The error response to a request that its receiver can't read; nothing for other messages.
 pub fn invalid_request_response(text: Bytes, why: &str) -> Option<Bytes> {
     let message = RpcMessage::parse(text).ok()?;
-    Some(error_response(message.id()?, -32600, why))
+    Some(error_response(message.id()?, -32600, why).into_text())
 }
 
 /// An error response of the hub, with the type of the error.
@@ -323,7 +345,7 @@ pub(super) fn typed_error_response(
     if let Some(hint) = hint {
         error["data"]["hint"] = hint.into();
     }
-    format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#).into()
+    raw_error_response(id, &error.to_string()).into_text()
 }
 
 /// The error response of a call whose outcome is unknown.
@@ -343,37 +365,70 @@ pub(super) fn answer_dropped_response(id: &str) -> Bytes {
 /// Whether an answer says that the outcome is unknown.
 pub(super) fn is_lost_response(text: &[u8]) -> bool {
     let text = std::str::from_utf8(text).unwrap_or_default();
-    let text_at = |path: &[&str]| find_value(text, path).map(|span| text[span].trim_matches('"'));
+    let text_at = |path: &[&str]| find_raw(text, path).map(|raw| raw.trim_matches('"'));
     let code = text_at(&["error", "code"]).and_then(|code| code.parse::<i64>().ok());
     code == Some(CALL_LOST_CODE) && text_at(&["error", "data", "type"]) == Some(CALL_LOST_TYPE)
 }
 
 /// A result response to a request.
-pub(super) fn result_response(id: &str, result: &str) -> Bytes {
-    format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#).into()
+pub(super) fn result_response(id: &str, result: &str) -> RpcMessage {
+    RpcMessage::compose(RpcMessageKind::Answer, id, "", ["", result, ""])
 }
 
 /// A request of the hub.
-pub(super) fn request_message(id: &str, method: &str, params: &str) -> Bytes {
-    format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#).into()
+pub(super) fn request_message(id: &str, method: &str, params: &str) -> RpcMessage {
+    RpcMessage::compose(RpcMessageKind::Request, id, method, [params, "", ""])
 }
 
 /// A notification of the hub; `params` may be empty.
-pub(super) fn notification_message(method: &str, params: &str) -> Bytes {
-    let params = match params {
-        "" => String::new(),
-        params => format!(r#","params":{params}"#),
-    };
-    format!(r#"{{"jsonrpc":"2.0","method":"{method}"{params}}}"#).into()
+pub(super) fn notification_message(method: &str, params: &str) -> RpcMessage {
+    RpcMessage::compose(RpcMessageKind::Notification, "", method, [params, "", ""])
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::{
         RpcMessage, RpcMessageKind, RpcParseError, array_elements, find_value, is_lost_response,
         is_same_id, lost_response, without_fields,
     };
     use bytes::Bytes;
+    use std::cell::Cell;
+    use std::ops::Deref;
+
+    std::thread_local! {
+        /// How many messages this thread has parsed.
+        pub(crate) static PARSE_COUNT: Cell<usize> = const { Cell::new(0) };
+    }
+
+    // Tests write a message as its text, and compare it with a text. A text that is no message has no parts.
+    impl From<&str> for RpcMessage {
+        fn from(text: &str) -> Self {
+            let text = Bytes::copy_from_slice(text.as_bytes());
+            let kind = RpcMessageKind::Notification;
+            let empty = Self::compose(kind, "", "", [""; 3]);
+            Self::parse(text.clone()).unwrap_or(Self { text, ..empty })
+        }
+    }
+
+    impl Deref for RpcMessage {
+        type Target = [u8];
+
+        fn deref(&self) -> &[u8] {
+            &self.text
+        }
+    }
+
+    impl AsRef<[u8]> for RpcMessage {
+        fn as_ref(&self) -> &[u8] {
+            self
+        }
+    }
+
+    impl<T: AsRef<[u8]>> PartialEq<T> for RpcMessage {
+        fn eq(&self, other: &T) -> bool {
+            **self == *other.as_ref()
+        }
+    }
 
     fn parse(text: &'static str) -> RpcMessage {
         RpcMessage::parse(Bytes::from_static(text.as_bytes())).unwrap()
@@ -392,6 +447,46 @@ mod tests {
         let edits = vec![(token, "7"), message.id_edit("99").unwrap()];
         let expected = text.replace(r#""\u0041""#, "99").replace("1.0", "7");
         assert_eq!(message.with_edits(edits), expected.as_bytes());
+    }
+
+    #[test]
+    fn an_edited_message_has_the_parts_of_its_text() {
+        let has_parts_of_its_text = |message: &RpcMessage| {
+            let parsed = RpcMessage::parse(message.text().clone()).unwrap();
+            assert_eq!(
+                (parsed.kind, &parsed.method),
+                (message.kind, &message.method)
+            );
+            assert_eq!(parsed.id(), message.id());
+            assert_eq!(parsed.params(), message.params());
+            assert_eq!(parsed.result(), message.result());
+            assert_eq!(parsed.raw_error(&[]), message.raw_error(&[]));
+        };
+        for text in [
+            r#"{"id":1,"method":"m","params":{"name":"a__b","x":2}}"#,
+            r#"{ "params" : {"x":2,"name":"a__b"} ,"method":"m", "id":"long id"}"#,
+        ] {
+            let message = parse(text);
+            let name = message.param_span(&["name"]).unwrap();
+            let start = message.param_span(&[]).unwrap().start + 1;
+            let edits = vec![
+                (name, "\"b\""),
+                message.id_edit("12345").unwrap(),
+                (start..start, "\"y\":1,"),
+            ];
+            let edited = message.with_edits(edits);
+            has_parts_of_its_text(&edited);
+            has_parts_of_its_text(&edited.with_id("1"));
+        }
+        has_parts_of_its_text(&parse(r#"{"method":"m","id":1 }"#).with_new_params("{}"));
+        for answer in [r#"{"result":[1], "id":1}"#, r#"{"id":1,"result":{"a":1}}"#] {
+            has_parts_of_its_text(&parse(answer).with_id("\"22\"").with_result("{}"));
+        }
+        has_parts_of_its_text(&super::error_response("1", 2, "x"));
+        has_parts_of_its_text(&super::result_response("\"a\"", "{}"));
+        has_parts_of_its_text(&super::request_message("1", "m", "{}"));
+        has_parts_of_its_text(&super::notification_message("m", ""));
+        has_parts_of_its_text(&super::notification_message("m", "{}"));
     }
 
     #[test]

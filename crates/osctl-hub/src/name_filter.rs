@@ -1,6 +1,6 @@
 //! The filter of the servers and tools that a client may use.
 
-use super::message::{array_elements, find_value, splice};
+use super::message::{array_elements, find_string, find_value, splice};
 
 /// Sets of patterns with `*` for any part of a name. A name must match a pattern of every set; a filter
 /// without sets admits every name.
@@ -50,16 +50,12 @@ impl NameFilter {
         let all = array_elements(&result[span.clone()]);
         let offered: Vec<&str> = all
             .into_iter()
-            .filter(|tool| tool_name(tool).is_some_and(|name| self.is_match(&name)))
+            .filter(|tool| find_string(tool, &["name"]).is_some_and(|name| self.is_match(&name)))
             .collect();
         let list = format!("[{}]", offered.join(","));
         let text = splice(result.as_bytes(), &[(span, &list)]);
         String::from_utf8(text.into()).ok()
     }
-}
-
-fn tool_name(tool: &str) -> Option<String> {
-    serde_json::from_str(&tool[find_value(tool, &["name"])?]).ok()
 }
 
 /// Whether a name matches a pattern with `*` for any part.

@@ -3,7 +3,6 @@
 use super::client::NotificationSink;
 use super::message::{CANCELLED_METHOD, RpcMessage, RpcMessageKind};
 use super::resource_index::ResourceIndex;
-use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,22 +33,19 @@ impl RelayedRequests {
 }
 
 impl NotificationSink for ServerNotificationSink {
-    fn deliver(&self, text: Bytes, is_related: bool) {
-        let Ok(message) = RpcMessage::parse(text.clone()) else {
-            return;
-        };
-        let text = match (message.kind, message.id()) {
+    fn deliver(&self, message: RpcMessage, is_related: bool) {
+        let message = match (message.kind, message.id()) {
             (RpcMessageKind::Request, Some(id)) => {
                 let number = self
                     .relayed_requests
                     .next_id
                     .fetch_add(1, Ordering::Relaxed);
                 let own = format!("\"osctl-{number}\"");
-                let text = message.with_edits(message.id_edit(&own).into_iter().collect());
+                let relayed = message.with_id(&own);
                 self.relayed_requests
                     .lock_open()
                     .insert(own, (self.server_number, id.into()));
-                text
+                relayed
             }
             _ if message.method == CANCELLED_METHOD => {
                 let id = message.raw_param(&["requestId"]).unwrap_or_default();
@@ -61,18 +57,17 @@ impl NotificationSink for ServerNotificationSink {
                     return;
                 };
                 open.remove(&own);
-                let span = message.param_span(&["requestId"]);
-                message.with_edits(span.map(|span| (span, own.as_str())).into_iter().collect())
+                message.with_param(&["requestId"], &own)
             }
             // The URI may be below the subscribed one and in no list, so its server is recorded.
             _ if message.method == "notifications/resources/updated" => {
                 if let Some(uri) = message.text_param(&["uri"]) {
                     self.resource_index.add_uri(uri);
                 }
-                text
+                message
             }
-            _ => text,
+            _ => message,
         };
-        self.notification_sink.deliver(text, is_related);
+        self.notification_sink.deliver(message, is_related);
     }
 }

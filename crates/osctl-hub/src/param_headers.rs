@@ -1,7 +1,7 @@
 //! Tool arguments that are repeated in headers, as the newest revision requires: an argument whose schema has
 //! `x-mcp-header` is also sent as `Mcp-Param-…`, to remote servers and by clients.
 
-use super::message::{RpcMessage, array_elements, find_value, splice};
+use super::message::{RpcMessage, array_elements, find_raw, find_string, find_value, splice};
 use osctl_protocol::mcp_header::encode_header;
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
@@ -40,9 +40,8 @@ impl ToolParamHeaders {
         let all = array_elements(&result[span.clone()]);
         let mut tools = self.0.lock();
         let mut is_fit = |tool: &&str| {
-            let name = string_field(tool, "name").unwrap_or_default();
-            let schema =
-                find_value(tool, &["inputSchema"]).map(|at| serde_json::from_str(&tool[at]));
+            let name = find_string(tool, &["name"]).unwrap_or_default();
+            let schema = find_raw(tool, &["inputSchema"]).map(serde_json::from_str);
             let schema = schema.and_then(Result::ok).unwrap_or_default();
             match schema_param_headers(&schema) {
                 Ok(all) => {
@@ -94,7 +93,7 @@ impl ParamHeader {
     fn raw_argument<'a>(&self, call: &'a RpcMessage) -> Option<&'a str> {
         let arguments = call.raw_param(&["arguments"])?;
         let path: Vec<&str> = self.path.iter().map(String::as_str).collect();
-        Some(&arguments[find_value(arguments, &path)?])
+        find_raw(arguments, &path)
     }
 
     fn find_mismatch(
@@ -136,7 +135,7 @@ pub(super) fn find_header_mismatch(
     call: &RpcMessage,
     client_headers: &ClientParamHeaders,
 ) -> Option<String> {
-    let schema = serde_json::from_str(&tool[find_value(tool, &["inputSchema"])?]).ok()?;
+    let schema = serde_json::from_str(find_raw(tool, &["inputSchema"])?).ok()?;
     // Invalid header declarations require nothing.
     let all = schema_param_headers(&schema).ok()?;
     all.iter()
@@ -156,7 +155,7 @@ fn is_same_number(raw: &str, header: &str) -> bool {
 /// Whether a server's error says that it requires other headers.
 pub(super) fn is_header_mismatch_error(body: &[u8]) -> bool {
     let text = std::str::from_utf8(body).unwrap_or_default();
-    find_value(text, &["error", "code"]).is_some_and(|code| &text[code] == RAW_HEADER_MISMATCH_CODE)
+    find_raw(text, &["error", "code"]) == Some(RAW_HEADER_MISMATCH_CODE)
 }
 
 /// Converts a raw value to a header value; `None` for values that headers do not carry.
@@ -272,10 +271,6 @@ fn is_primitive_schema(schema: &Map<String, Value>) -> bool {
         Some(Value::Array(kinds)) => kinds.iter().all(is_simple),
         Some(kind) => is_simple(kind),
     }
-}
-
-fn string_field(object: &str, key: &str) -> Option<String> {
-    serde_json::from_str(&object[find_value(object, &[key])?]).ok()
 }
 
 #[cfg(test)]

@@ -1,8 +1,7 @@
 //! The resources that a server's answers link to. The server's lists need not contain them, and a later request for
 //! one must be routed to the same server.
 
-use super::message::{RpcMessage, array_elements, find_value};
-use bytes::Bytes;
+use super::message::{RpcMessage, find_elements, find_raw, find_string};
 use parking_lot::Mutex;
 use std::collections::{HashSet, VecDeque};
 
@@ -20,31 +19,25 @@ struct ResourceIndexState {
 
 impl ResourceIndex {
     /// Records all links of an answer.
-    pub(super) fn index_answer(&self, answer: &Bytes) {
+    pub(super) fn index_answer(&self, answer: &RpcMessage) {
+        let result = answer.result().unwrap_or_default();
         // Most answers have no link; this check is cheap.
-        let has_links = std::str::from_utf8(answer).is_ok_and(|text| text.contains("\"uri\""));
-        let message = has_links.then(|| RpcMessage::parse(answer.clone()).ok());
-        let Some(message) = message.flatten() else {
+        if !result.contains("\"uri\"") {
             return;
-        };
-        let result = message.result().unwrap_or_default();
-        let list = |key: &str| {
-            find_value(result, &[key]).map_or(Vec::new(), |at| array_elements(&result[at]))
-        };
-        for content in list("content").into_iter().chain(list("contents")) {
-            self.index_content(content);
         }
-        for message in list("messages") {
-            if let Some(at) = find_value(message, &["content"]) {
-                self.index_content(&message[at]);
+        for key in ["content", "contents"] {
+            for content in find_elements(result, key) {
+                self.index_content(content);
             }
+        }
+        for message in find_elements(result, "messages") {
+            self.index_content(find_raw(message, &["content"]).unwrap_or_default());
         }
     }
 
     fn index_content(&self, content: &str) {
         for path in [&["uri"][..], &["resource", "uri"]] {
-            let uri = find_value(content, path).map(|at| serde_json::from_str(&content[at]));
-            if let Some(Ok(uri)) = uri {
+            if let Some(uri) = find_string(content, path) {
                 self.add_uri(uri);
             }
         }

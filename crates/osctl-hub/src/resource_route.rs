@@ -4,13 +4,15 @@
 //! reported to this client ──▶ listed ──▶ a matching template ──▶ unknown
 //! ```
 //!
-//! A resource that no list contains may have been linked in an answer ([`resource_index`](super::resource_index)), or
-//! match a template.
+//! Two tables hold routes, because their entries have different lifetimes. The origins of a client
+//! ([`MergedServers`]) keep the requests for one resource at one connection, and end with that connection. The
+//! [`resource_index`](super::resource_index) of a server holds the resources that its answers link to and no list
+//! contains, for all clients.
 
 use super::client::ReplySender;
 use super::merged_lists::{GatheredLists, ListWait};
 use super::merged_servers::{MergedServers, with_resource_index};
-use super::message::{RpcMessage, array_elements, find_value};
+use super::message::{RpcMessage, find_elements, find_string};
 use super::server_entry::ServerAccess;
 use super::uri_template;
 use std::sync::Arc;
@@ -68,7 +70,7 @@ impl MergedServers {
         }
         let fits = lists.iter().filter_map(|(server, templates)| {
             let templates = templates.items().iter();
-            let text = templates.filter_map(|item| item_string(item, "uriTemplate"));
+            let text = templates.filter_map(|item| find_string(item, &["uriTemplate"]));
             let closest = text
                 .filter_map(|text| uri_template::match_template(&text, uri))
                 .max()?;
@@ -84,12 +86,7 @@ impl MergedServers {
 fn is_listed(server: &ServerAccess, uri: &str) -> bool {
     let pages = server.spec().cache.list_pages("resources/list");
     pages.unwrap_or_default().iter().any(|page| {
-        let list = find_value(page, &["resources"]).map(|at| array_elements(&page[at]));
-        let mut uris = list.unwrap_or_default().into_iter();
-        uris.any(|item| item_string(item, "uri").as_deref() == Some(uri))
+        let mut items = find_elements(page, "resources").into_iter();
+        items.any(|item| find_string(item, &["uri"]).as_deref() == Some(uri))
     })
-}
-
-fn item_string(item: &str, key: &str) -> Option<String> {
-    serde_json::from_str(&item[find_value(item, &[key])?]).ok()
 }

@@ -1,14 +1,13 @@
 //! The cache on disk of the handshake and the lists of a server's last start. The hub answers lists from it
 //! immediately, without starting the server. The lists of the packaged servers come with the image.
 
-use super::message::{array_elements, find_value};
+use super::message::{find_elements, find_raw, find_string, find_value};
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use osctl_support::atomic_write::{Durability, atomic_write};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -100,7 +99,7 @@ impl ServerCache {
     pub(super) fn handshake_text(&self, path: &[&str]) -> Option<String> {
         let cached = self.cached.lock();
         let result = cached.initialize_result.as_ref()?.get();
-        serde_json::from_str(&result[find_value(result, path)?]).ok()
+        find_string(result, path)
     }
 
     /// One page of a list.
@@ -121,23 +120,16 @@ impl ServerCache {
     /// The names of the tools in the cached list.
     pub(super) fn tool_names(&self) -> Vec<String> {
         let pages = self.list_pages("tools/list").unwrap_or_default();
-        let tools = pages.iter().flat_map(|page| {
-            let span = find_value(page, &["tools"]);
-            span.map(|span| array_elements(&page[span]))
-                .unwrap_or_default()
-        });
-        let names =
-            tools.filter_map(|tool| serde_json::from_str(&tool[find_value(tool, &["name"])?]).ok());
-        names.collect()
+        let tools = pages.iter().flat_map(|page| find_elements(page, "tools"));
+        tools
+            .filter_map(|tool| find_string(tool, &["name"]))
+            .collect()
     }
 
     /// Whether the server declares that the tool changes nothing.
     pub(super) fn is_read_only_tool(&self, name: &str) -> bool {
         let tool = self.tool_description(name, "readOnlyHint");
-        tool.is_some_and(|tool| {
-            let hint = find_value(&tool, &["annotations", "readOnlyHint"]);
-            hint.is_some_and(|hint| &tool[hint] == "true")
-        })
+        tool.is_some_and(|tool| find_raw(&tool, &["annotations", "readOnlyHint"]) == Some("true"))
     }
 
     /// The raw description of a tool, if it contains `word`.
@@ -145,15 +137,9 @@ impl ServerCache {
         let cached = self.cached.lock();
         let pages = cached.lists.get("tools/list")?.iter();
         let pages = pages.map(|page| page.result.get());
-        let tools = pages.filter(|page| page.contains(word)).flat_map(|page| {
-            let span = find_value(page, &["tools"]);
-            span.map(|span| array_elements(&page[span]))
-                .unwrap_or_default()
-        });
-        let is_meant = |tool: &&str| {
-            let found = find_value(tool, &["name"]).map(|at| serde_json::from_str(&tool[at]));
-            matches!(found, Some(Ok(found)) if name == Cow::<str>::as_ref(&found))
-        };
+        let pages = pages.filter(|page| page.contains(word));
+        let tools = pages.flat_map(|page| find_elements(page, "tools"));
+        let is_meant = |tool: &&str| find_string(tool, &["name"]).as_deref() == Some(name);
         tools
             .filter(|tool| tool.contains(word))
             .find(is_meant)

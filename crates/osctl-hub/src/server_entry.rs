@@ -4,7 +4,7 @@ use super::child::protocol_revision::{HANDSHAKE_REVISIONS, NEWEST_HANDSHAKE_REVI
 use super::child::{HandshakeError, InProcessServer, ServerHandle, ServerPhase, ServerSpec};
 use super::client::{McpClient, ReplySender};
 use super::config::{McpServerConfig, ServerTransport};
-use super::message::{RpcMessage, RpcMessageKind, find_value, splice};
+use super::message::{RpcMessage, RpcMessageKind, find_elements, find_string, find_value, splice};
 use super::name_filter::NameFilter;
 use super::param_headers::{ClientParamHeaders, HEADER_SCHEMA_KEY, find_header_mismatch};
 use super::server_cache::{CACHED_LIST_METHODS, ServerCache};
@@ -181,10 +181,7 @@ impl ServerEntry {
         };
         let cache = &self.spec.cache;
         let tools = cache.list_pages("tools/list").map(|pages| {
-            let count = |page: &String| {
-                let span = find_value(page, &["tools"]);
-                span.map_or(0, |span| super::message::array_elements(&page[span]).len())
-            };
+            let count = |page: &String| find_elements(page, "tools").len();
             pages.iter().map(count).sum()
         });
         let crashes = self.spec.crash_count.load(Ordering::Relaxed) as u64;
@@ -318,9 +315,7 @@ impl ServerAccess {
     /// Adapts the handshake's result to a version that the client knows.
     fn with_common_revision(&self, result: Bytes) -> Bytes {
         let text = std::str::from_utf8(&result).unwrap_or_default();
-        let version_of = |text: &str| -> Option<String> {
-            serde_json::from_str(&text[find_value(text, &["protocolVersion"])?]).ok()
-        };
+        let version_of = |text: &str| find_string(text, &["protocolVersion"]);
         let requested = self.client.initialize_params.as_deref();
         let requested = requested
             .and_then(|initialize_params| version_of(std::str::from_utf8(initialize_params).ok()?));

@@ -84,10 +84,9 @@ impl Backend {
 
     /// Sends a request and discards the answer.
     pub(super) fn send_unawaited_request(&self, method: &str, params: &str) {
-        if let Ok(request) = RpcMessage::parse(message::request_message("0", method, params)) {
-            let unread = Arc::new(MessageStream::of_answers(0, 1));
-            self.send_request(request, ReplySender::unshaped(unread));
-        }
+        let unread = Arc::new(MessageStream::of_answers(0, 1));
+        let request = message::request_message("0", method, params);
+        self.send_request(request, ReplySender::unshaped(unread));
     }
 
     /// Whether the server that owns this resource is known. That server has then received the subscription already.
@@ -187,9 +186,7 @@ impl HubSession {
         let params = backend.initialize_params();
         let params = params.and_then(|params| std::str::from_utf8(params).ok());
         let text = |key: &str| -> Option<String> {
-            let params = params?;
-            let span = message::find_value(params, &["clientInfo", key])?;
-            let text: String = serde_json::from_str(&params[span]).ok()?;
+            let text = message::find_string(params?, &["clientInfo", key])?;
             Some(text.chars().take(MAX_SHOWN_CLIENT_CHARS).collect())
         };
         HubClientStatus {
@@ -422,7 +419,8 @@ impl ClientStreams {
 }
 
 impl NotificationSink for ClientStreams {
-    fn deliver(&self, text: Bytes, is_related: bool) {
+    fn deliver(&self, message: RpcMessage, is_related: bool) {
+        let text = message.into_text();
         if is_related {
             let calls = self.call_streams.lock();
             let mut open = calls.values().filter(|stream| !stream.is_closed());

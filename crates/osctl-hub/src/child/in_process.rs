@@ -31,7 +31,7 @@ impl InProcessPipe {
 
     pub(super) async fn next_event(&mut self) -> ServerPipeEvent {
         match self.incoming.recv().await {
-            Some(text) => ServerPipeEvent::Message(text),
+            Some(text) => ServerPipeEvent::Line(text),
             None => ServerPipeEvent::Ended("the built-in server ended".into()),
         }
     }

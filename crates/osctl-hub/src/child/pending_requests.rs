@@ -5,7 +5,6 @@
 //! server may write them back in other bytes. Progress tokens are handled the same way.
 
 use crate::message::{RpcMessage, is_same_id};
-use bytes::Bytes;
 use std::collections::HashMap;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -67,39 +66,26 @@ impl<T> PendingRequests<T> {
         client_number: u64,
         timeout: Duration,
         origin: T,
-    ) -> Bytes {
+    ) -> RpcMessage {
         let id = message.id().unwrap_or("null");
         let server_token = self.assign_server_id(id);
-        let mut edits = Vec::new();
-        if *server_token != *id {
-            edits.extend(message.id_edit(&server_token));
-        }
-        let span = message.param_span(&["_meta", "progressToken"]);
-        let client_token = span.clone().and_then(|span| {
-            std::str::from_utf8(&message.text()[span])
-                .ok()
-                .map(Box::from)
-        });
-        let progress_token = client_token.map(|client_token: Box<str>| {
-            let server_token = if self.renumbers_ids || !is_plain_id(&client_token) {
+        let mut edits: Vec<_> = message.id_edit(&server_token).into_iter().collect();
+        let token_path = ["_meta", "progressToken"];
+        let progress_token = message.raw_param(&token_path).map(|client_token| {
+            let server_token = if self.renumbers_ids || !is_plain_id(client_token) {
                 server_token.clone()
             } else {
-                client_token.clone()
+                client_token.into()
             };
             ProgressToken {
                 server_token,
-                client_token,
+                client_token: client_token.into(),
             }
         });
-        if let (Some(span), Some(progress_token)) = (span, &progress_token)
-            && progress_token.server_token != progress_token.client_token
-        {
-            edits.push((span, &progress_token.server_token));
+        if let (Some(span), Some(token)) = (message.param_span(&token_path), &progress_token) {
+            edits.push((span, &*token.server_token));
         }
-        let text = match edits.is_empty() {
-            true => message.text().clone(),
-            false => message.with_edits(edits),
-        };
+        let renumbered = message.with_edits(edits);
         let call = PendingRequest {
             client_number,
             client_request_id: id.into(),
@@ -109,7 +95,7 @@ impl<T> PendingRequests<T> {
             origin,
         };
         self.requests.insert(server_token, call);
-        text
+        renumbered
     }
 
     /// Registers a request of the hub.
@@ -141,7 +127,7 @@ impl<T> PendingRequests<T> {
     pub(super) fn take_answered(
         &mut self,
         message: &RpcMessage,
-    ) -> Option<(PendingRequest<T>, Bytes)> {
+    ) -> Option<(PendingRequest<T>, RpcMessage)> {
         let id = message.id()?;
         let call = match self.requests.remove(id) {
             Some(call) => call,
@@ -154,16 +140,8 @@ impl<T> PendingRequests<T> {
                 self.requests.remove(&found)?
             }
         };
-        let text = match *call.client_request_id == *id {
-            true => message.text().clone(),
-            false => message.with_edits(
-                message
-                    .id_edit(&call.client_request_id)
-                    .into_iter()
-                    .collect(),
-            ),
-        };
-        Some((call, text))
+        let answer = message.with_id(&call.client_request_id);
+        Some((call, answer))
     }
 
     /// Finds the call that a progress notification belongs to, and restarts its timeout. Returns the notification
@@ -171,8 +149,7 @@ impl<T> PendingRequests<T> {
     pub(super) fn match_progress(
         &mut self,
         message: &RpcMessage,
-    ) -> Option<(&PendingRequest<T>, Bytes)> {
-        let span = message.param_span(&["progressToken"])?;
+    ) -> Option<(&PendingRequest<T>, RpcMessage)> {
         let server_token = message.raw_param(&["progressToken"])?;
         let is_meant = |call: &&mut PendingRequest<T>| {
             call.progress_token
@@ -182,11 +159,7 @@ impl<T> PendingRequests<T> {
         let call = self.requests.values_mut().find(is_meant)?;
         call.deadline = Instant::now() + call.timeout;
         let own = &call.progress_token.as_ref()?.client_token;
-        let text = match **own == *server_token {
-            true => message.text().clone(),
-            false => message.with_edits(vec![(span, own)]),
-        };
-        Some((call, text))
+        Some((call, message.with_param(&["progressToken"], own)))
     }
 
     /// Removes the call that its client cancels. Returns it with the cancellation under the server's id.
@@ -194,19 +167,15 @@ impl<T> PendingRequests<T> {
         &mut self,
         client_number: u64,
         message: &RpcMessage,
-    ) -> Option<(PendingRequest<T>, Bytes)> {
-        let span = message.param_span(&["requestId"])?;
+    ) -> Option<(PendingRequest<T>, RpcMessage)> {
         let id = message.raw_param(&["requestId"])?;
         let is_meant = |call: &PendingRequest<T>| {
             call.client_number == client_number && is_same_id(&call.client_request_id, id)
         };
         let found = self.requests.iter().find(|(_, call)| is_meant(call));
         let server_token = found?.0.clone();
-        let text = match *server_token == *id {
-            true => message.text().clone(),
-            false => message.with_edits(vec![(span, &server_token)]),
-        };
-        Some((self.requests.remove(&server_token)?, text))
+        let cancellation = message.with_param(&["requestId"], &server_token);
+        Some((self.requests.remove(&server_token)?, cancellation))
     }
 
     /// Removes one matching call. Returns it with the id that the server knows.

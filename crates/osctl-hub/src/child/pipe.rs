@@ -7,8 +7,8 @@ use super::in_process::InProcessPipe;
 use super::process::{ServerProcess, server_environment};
 use super::remote::RemoteServer;
 use crate::config::ServerTransport;
+use crate::message::RpcMessage;
 use anyhow::Result;
-use bytes::Bytes;
 
 #[derive(Debug)]
 pub(super) enum ServerPipe {
@@ -52,11 +52,11 @@ impl ServerPipe {
         }
     }
 
-    pub(super) fn send(&mut self, text: Bytes) {
+    pub(super) fn send(&mut self, message: RpcMessage) {
         match self {
-            Self::Process(process) => process.send(text),
-            Self::Remote(remote) => remote.send(text),
-            Self::InProcess(inside) => inside.send(text),
+            Self::Process(process) => process.send(message.into_text()),
+            Self::Remote(remote) => remote.send(message),
+            Self::InProcess(inside) => inside.send(message.into_text()),
         }
     }
 

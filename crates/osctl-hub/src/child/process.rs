@@ -156,7 +156,7 @@ impl ServerProcess {
     pub(super) async fn next_event(&mut self) -> ServerPipeEvent {
         loop {
             if let Some(line) = self.next_line() {
-                return ServerPipeEvent::Message(line);
+                return ServerPipeEvent::Line(line);
             }
             if let Some(why) = self.exit_reason.take() {
                 return ServerPipeEvent::Ended(why);

@@ -10,7 +10,7 @@
 //! ```
 
 use crate::client::McpClient;
-use crate::message::{self, RpcMessage, Span, find_value};
+use crate::message::{self, RpcMessage, Span, find_raw};
 use bytes::Bytes;
 
 /// The newest revision with a handshake, which the hub declares to shared servers. [`HANDSHAKE_REVISIONS`] are all
@@ -63,15 +63,14 @@ pub(super) fn client_envelope(client: &McpClient, level: Option<&str>) -> String
     let params = std::str::from_utf8(params).unwrap_or_default();
     let level = level.map(|level| format!(r#","{META_LOG_LEVEL}":{level}"#));
     let level = level.unwrap_or_default();
-    let Some(info) = find_value(params, &["clientInfo"]) else {
+    let Some(info) = find_raw(params, &["clientInfo"]) else {
         return hub_envelope() + &level;
     };
     let can = CLIENT_REQUEST_CAPABILITIES.iter().filter_map(|name| {
-        let span = find_value(params, &["capabilities", name])?;
-        Some(format!("\"{name}\":{}", &params[span]))
+        let capability = find_raw(params, &["capabilities", name])?;
+        Some(format!("\"{name}\":{capability}"))
     });
     let can = can.collect::<Vec<_>>().join(",");
-    let info = &params[info];
     format!(
         r#""{META_PROTOCOL_VERSION}":"{STATELESS_REVISION}","{META_CLIENT_INFO}":{info},"{META_CLIENT_CAPABILITIES}":{{{can}}}{level}"#
     )
@@ -100,12 +99,7 @@ pub(super) fn with_params(message: RpcMessage, fields: &str) -> RpcMessage {
     if let Some(params) = message.param_span(&[]) {
         return with_object_fields(message, params, fields);
     }
-    let text = message.text();
-    let Some(end) = text.iter().rposition(|byte| *byte == b'}') else {
-        return message;
-    };
-    let params = format!(",\"params\":{{{fields}}}");
-    replace_span(&message, end..end, &params)
+    message.with_new_params(&format!("{{{fields}}}"))
 }
 
 /// Adds fields to the object at this place.
@@ -119,12 +113,7 @@ fn with_object_fields(message: RpcMessage, object: Span, fields: &str) -> RpcMes
         None => return message,
     };
     let start = object.start + 1;
-    replace_span(&message, start..start, &format!("{fields}{comma}"))
-}
-
-fn replace_span(message: &RpcMessage, span: Span, text: &str) -> RpcMessage {
-    let edited = message.with_edits(vec![(span, text)]);
-    RpcMessage::parse(edited).unwrap_or_else(|_| message.clone())
+    message.with_edits([(start..start, &*format!("{fields}{comma}"))])
 }
 
 /// Removes the envelope for a server with a handshake, because some of these servers reject it.
@@ -132,10 +121,10 @@ pub(super) fn without_envelope(message: RpcMessage) -> RpcMessage {
     let meta = message.raw_param(&["_meta"]);
     let rest = meta
         .and_then(|meta| message::without_fields(meta, |name| ENVELOPE_META_KEYS.contains(&name)));
-    let (Some(span), Some(rest)) = (message.param_span(&["_meta"]), rest) else {
-        return message;
-    };
-    replace_span(&message, span, &rest)
+    match rest {
+        Some(rest) => message.with_param(&["_meta"], &rest),
+        None => message,
+    }
 }
 
 /// Builds an `initialize` result from the result of `server/discover`.
@@ -143,15 +132,14 @@ pub(super) fn without_envelope(message: RpcMessage) -> RpcMessage {
 /// # Errors
 /// Fails when the server does not support the newest revision either.
 pub(super) fn initialize_result_from_discovery(found: &str) -> Result<Bytes, String> {
-    let versions = find_value(found, &["supportedVersions"]).map(|span| &found[span]);
-    let versions = versions.unwrap_or("[]");
+    let versions = find_raw(found, &["supportedVersions"]).unwrap_or("[]");
     let supported = message::array_elements(versions);
     if !supported.contains(&format!("\"{STATELESS_REVISION}\"").as_str()) {
         return Err(format!(
             "it supports only the protocol revisions {versions}"
         ));
     }
-    let raw = |path: &[&str]| find_value(found, path).map(|span| &found[span]);
+    let raw = |path: &[&str]| find_raw(found, path);
     let capabilities = raw(&["capabilities"]).unwrap_or("{}");
     let info = raw(&["_meta", META_SERVER_INFO]).or_else(|| raw(&["serverInfo"]));
     let info = info.unwrap_or(r#"{"name":"","version":""}"#);
@@ -180,7 +168,7 @@ mod tests {
     struct EnvelopeNullSink;
 
     impl NotificationSink for EnvelopeNullSink {
-        fn deliver(&self, _text: Bytes, _is_related: bool) {}
+        fn deliver(&self, _message: RpcMessage, _is_related: bool) {}
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The restart policy of a server: when it starts, and how long the restart delay is. Pure: the owner task turns
-//! timers into events.
+//! The restart policy of a server: when it starts and ends, and how long the restart delay is. Pure: the owner task
+//! turns timers into events.
 //!
 //! ```text
 //!         Needed               Ready
@@ -21,6 +21,9 @@ const MCP_RESTART_BACKOFF: Backoff = Backoff {
     first: Duration::from_millis(500),
     max: Duration::from_secs(30),
 };
+
+/// A call waits for a restart delay up to this long; before a longer delay it is refused.
+const RESTART_WAIT_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ServerPhase {
@@ -46,6 +49,35 @@ pub(super) enum ServerEvent {
     BackoffElapsed,
     /// The idle time is over.
     Idle,
+}
+
+/// What the server runs for. Times count from the start of the owner task.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct ServerDemand {
+    pub(super) has_open_calls: bool,
+    /// Whether calls or clients wait for the handshake.
+    pub(super) is_awaited: bool,
+    pub(super) has_subscriptions: bool,
+    /// Whether the task ends after the open calls.
+    pub(super) is_draining: bool,
+    /// The end of the idle time, if the server ends when idle.
+    pub(super) idle_until: Option<Duration>,
+}
+
+impl ServerDemand {
+    pub(super) fn is_drained(self) -> bool {
+        self.is_draining && !self.has_open_calls
+    }
+}
+
+/// How a call that needs the server proceeds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StartDecision {
+    Start,
+    /// The server runs, starts, or will start soon.
+    Wait,
+    /// The rest of the restart delay is too long.
+    Refuse(Duration),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,11 +123,39 @@ impl ServerLifecycle {
             _ => self,
         }
     }
+
+    pub(super) fn decide_start(self, now: Duration) -> StartDecision {
+        match self.phase {
+            ServerPhase::Backoff { until } if until > now + RESTART_WAIT_TIMEOUT => {
+                StartDecision::Refuse(until - now)
+            }
+            ServerPhase::Backoff { until } if until > now => StartDecision::Wait,
+            ServerPhase::Starting | ServerPhase::Up => StartDecision::Wait,
+            ServerPhase::Down | ServerPhase::Backoff { .. } => StartDecision::Start,
+        }
+    }
+
+    /// The event that occurs without a command, and its time.
+    pub(super) fn next_event(self, demand: ServerDemand) -> Option<(Duration, ServerEvent)> {
+        let is_subscribed = demand.has_subscriptions && !demand.is_draining;
+        match self.phase {
+            ServerPhase::Backoff { until } => Some((until, ServerEvent::BackoffElapsed)),
+            // A server with subscriptions is restarted without a request. A draining task still answers the calls
+            // that wait.
+            ServerPhase::Down if demand.is_awaited || is_subscribed => {
+                Some((Duration::ZERO, ServerEvent::Needed))
+            }
+            ServerPhase::Up if !demand.has_open_calls && !demand.has_subscriptions => {
+                Some((demand.idle_until?, ServerEvent::Idle))
+            }
+            ServerPhase::Down | ServerPhase::Starting | ServerPhase::Up => None,
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{ServerEvent, ServerLifecycle, ServerPhase};
+    use super::{ServerDemand, ServerEvent, ServerLifecycle, ServerPhase, StartDecision};
     use std::time::Duration;
 
     fn after(lifecycle: ServerLifecycle, events: &[ServerEvent]) -> ServerLifecycle {
@@ -156,5 +216,86 @@ mod tests {
             lifecycle = lifecycle.after_event(ServerEvent::BackoffElapsed, until);
         }
         assert_eq!(last, Duration::from_secs(30));
+    }
+
+    #[test]
+    fn a_call_waits_for_a_short_delay_and_not_for_a_long_one() {
+        let seconds = Duration::from_secs;
+        let backoff = ServerPhase::Backoff { until: seconds(10) };
+        for (phase, now, expected) in [
+            (ServerPhase::Down, 0, StartDecision::Start),
+            (ServerPhase::Starting, 0, StartDecision::Wait),
+            (ServerPhase::Up, 0, StartDecision::Wait),
+            (backoff, 6, StartDecision::Refuse(seconds(4))),
+            (backoff, 7, StartDecision::Wait),
+            (backoff, 10, StartDecision::Start),
+        ] {
+            let lifecycle = ServerLifecycle { phase, failures: 1 };
+            assert_eq!(
+                lifecycle.decide_start(seconds(now)),
+                expected,
+                "{phase:?} {now}"
+            );
+            let after = lifecycle.after_event(ServerEvent::Needed, seconds(now));
+            let starts = phase != ServerPhase::Starting && after.phase == ServerPhase::Starting;
+            assert_eq!(starts, expected == StartDecision::Start, "{phase:?} {now}");
+        }
+    }
+
+    #[test]
+    fn the_next_event_follows_from_the_demand() {
+        let (none, idle_until) = (ServerDemand::default(), Duration::from_secs(60));
+        let idle = ServerDemand {
+            idle_until: Some(idle_until),
+            ..none
+        };
+        let called = ServerDemand {
+            has_open_calls: true,
+            ..idle
+        };
+        let awaited = ServerDemand {
+            is_awaited: true,
+            ..called
+        };
+        let subscribed = ServerDemand {
+            has_subscriptions: true,
+            ..idle
+        };
+        let draining = |demand| ServerDemand {
+            is_draining: true,
+            ..demand
+        };
+        let (down, up) = (ServerPhase::Down, ServerPhase::Up);
+        let until = Duration::from_secs(5);
+        let needed = Some((Duration::ZERO, ServerEvent::Needed));
+        for (phase, demand, expected) in [
+            (down, none, None),
+            (down, called, None),
+            (down, awaited, needed),
+            (down, draining(awaited), needed),
+            (down, subscribed, needed),
+            (down, draining(subscribed), None),
+            (ServerPhase::Starting, awaited, None),
+            (ServerPhase::Starting, idle, None),
+            (up, none, None),
+            (up, idle, Some((idle_until, ServerEvent::Idle))),
+            (up, called, None),
+            (up, subscribed, None),
+            (
+                ServerPhase::Backoff { until },
+                none,
+                Some((until, ServerEvent::BackoffElapsed)),
+            ),
+        ] {
+            let lifecycle = ServerLifecycle { phase, failures: 1 };
+            assert_eq!(
+                lifecycle.next_event(demand),
+                expected,
+                "{phase:?} {demand:?}"
+            );
+        }
+        assert!(
+            draining(idle).is_drained() && !draining(called).is_drained() && !idle.is_drained()
+        );
     }
 }

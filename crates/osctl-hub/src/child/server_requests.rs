@@ -5,7 +5,6 @@
 
 use super::pending_requests::is_plain_id;
 use crate::message::{RpcMessage, is_same_id};
-use bytes::Bytes;
 use std::collections::BTreeMap;
 
 #[derive(Debug, Default)]
@@ -24,7 +23,11 @@ struct ServerRequest {
 
 impl ServerRequests {
     /// Registers a request, and returns the message for the client.
-    pub(super) fn register_request(&mut self, message: &RpcMessage, client_number: u64) -> Bytes {
+    pub(super) fn register_request(
+        &mut self,
+        message: &RpcMessage,
+        client_number: u64,
+    ) -> RpcMessage {
         let server_request_id = message.id().unwrap_or("null");
         let is_fit = is_plain_id(server_request_id)
             && !server_request_id.starts_with("\"osctl-")
@@ -36,10 +39,7 @@ impl ServerRequests {
                 format!("\"osctl-asks-{}\"", self.last_id).into()
             }
         };
-        let text = match *hub_id == *server_request_id {
-            true => message.text().clone(),
-            false => message.with_edits(message.id_edit(&hub_id).into_iter().collect()),
-        };
+        let renumbered = message.with_id(&hub_id);
         let server_request_id = server_request_id.into();
         self.requests.insert(
             hub_id,
@@ -48,7 +48,7 @@ impl ServerRequests {
                 server_request_id,
             },
         );
-        text
+        renumbered
     }
 
     /// Returns a client's answer under the server's id; `None` if the client has no such request.
@@ -56,28 +56,19 @@ impl ServerRequests {
         &mut self,
         message: &RpcMessage,
         client_number: u64,
-    ) -> Option<Bytes> {
+    ) -> Option<RpcMessage> {
         let id = message.id()?;
         let mut all = self.requests.iter();
         let is_meant = |hub_id: &str, by: u64| by == client_number && is_same_id(hub_id, id);
         let hub_id = all.find(|(hub_id, question)| is_meant(hub_id, question.client_number))?;
         let hub_id = hub_id.0.clone();
         let question = self.requests.remove(&hub_id)?;
-        Some(match *question.server_request_id == *id {
-            true => message.text().clone(),
-            false => message.with_edits(
-                message
-                    .id_edit(&question.server_request_id)
-                    .into_iter()
-                    .collect(),
-            ),
-        })
+        Some(message.with_id(&question.server_request_id))
     }
 
     /// Finds the client of a request that the server cancels. Returns the client with the cancellation under the
     /// client's id.
-    pub(super) fn take_cancelled(&mut self, message: &RpcMessage) -> Option<(u64, Bytes)> {
-        let span = message.param_span(&["requestId"])?;
+    pub(super) fn take_cancelled(&mut self, message: &RpcMessage) -> Option<(u64, RpcMessage)> {
         let id = message.raw_param(&["requestId"])?;
         let mut all = self.requests.iter();
         let hub_id = all
@@ -85,11 +76,8 @@ impl ServerRequests {
             .0
             .clone();
         let question = self.requests.remove(&hub_id)?;
-        let text = match *hub_id == *id {
-            true => message.text().clone(),
-            false => message.with_edits(vec![(span, &hub_id)]),
-        };
-        Some((question.client_number, text))
+        let renumbered = message.with_param(&["requestId"], &hub_id);
+        Some((question.client_number, renumbered))
     }
 
     /// Removes the open requests to a client that is gone. Returns their ids as the server knows them.

@@ -1,7 +1,7 @@
 //! The subscriptions and log level of a server's clients. The owner task sends them again after a restart of the
 //! server.
 
-use crate::message::find_value;
+use crate::message::find_raw;
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Default)]
@@ -65,9 +65,8 @@ impl ServerSubscriptions {
     /// Records the parameters of a client's `logging/setLevel`.
     pub(super) fn set_level(&mut self, params: &str, client_number: u64) {
         self.level_params = Some(params.into());
-        if let Some(span) = find_value(params, &["level"]) {
-            self.client_levels
-                .insert(client_number, params[span].into());
+        if let Some(level) = find_raw(params, &["level"]) {
+            self.client_levels.insert(client_number, level.into());
         }
     }
 

@@ -3,21 +3,12 @@
 
 use super::{Hub, HubTarget};
 use crate::child::{HandshakeError, ServerPhase};
-use crate::client::NotificationSink;
+use crate::client::NullSink;
 use crate::config::ServerTransport;
 use crate::merged_lists;
-use crate::message::{array_elements, find_value};
+use crate::message::find_elements;
 use crate::session::Backend;
-use bytes::Bytes;
 use std::sync::Arc;
-
-/// Discards messages that belong to no call.
-#[derive(Debug)]
-struct ProbeNullSink;
-
-impl NotificationSink for ProbeNullSink {
-    fn deliver(&self, _text: Bytes, _is_related: bool) {}
-}
 
 impl Hub {
     /// The local servers and the refused ones. Remote servers do not depend on this container.
@@ -91,15 +82,13 @@ impl Hub {
             server: Some(name.to_owned()),
             ..HubTarget::default()
         };
-        let Ok(Backend::Single(access)) = self.open_backend(&target, None, Arc::new(ProbeNullSink))
+        let Ok(Backend::Single(access)) = self.open_backend(&target, None, Arc::new(NullSink))
         else {
             return Err("it is not configured".into());
         };
         let pages = merged_lists::all_pages(&access, "tools/list").await;
         let pages = pages.map_err(|_| "it does not list its tools")?;
-        let count = |page: &String| {
-            find_value(page, &["tools"]).map(|span| array_elements(&page[span]).len())
-        };
-        Ok(pages.iter().filter_map(count).sum())
+        let count = |page: &String| find_elements(page, "tools").len();
+        Ok(pages.iter().map(count).sum())
     }
 }

@@ -144,7 +144,6 @@ pub(crate) fn new_session_id() -> Result<String, HubRefusal> {
 /// The protocol version in an `initialize` result.
 pub(crate) fn protocol_version(result: &[u8]) -> String {
     let text = std::str::from_utf8(result).unwrap_or_default();
-    let span = message::find_value(text, &["protocolVersion"]);
-    span.map_or("", |span| text[span].trim_matches('"'))
-        .to_owned()
+    let version = message::find_raw(text, &["protocolVersion"]);
+    version.unwrap_or_default().trim_matches('"').to_owned()
 }

@@ -4,7 +4,7 @@
 use super::refusal;
 use super::stream_response::{self, OnDisconnect, SseFormat, SseIdKind};
 use crate::client::ReplySender;
-use crate::message::{self, RpcMessage, RpcMessageKind};
+use crate::message::{RpcMessage, RpcMessageKind};
 use crate::{Hub, HubTarget};
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -78,17 +78,14 @@ pub(super) async fn post_message(
                         let result = String::from_utf8_lossy(&result).into_owned();
                         reply.send_result(&id, &result);
                     }
-                    Err(refusal) => reply.stream.push_answer(refusal.into_error_message(&id)),
+                    Err(refusal) => reply.send_answer(refusal.into_error_message(&id)),
                 }
             });
             return refusal::accepted_response();
         }
         let Some(session) = connection.session() else {
             if message.kind == RpcMessageKind::Request {
-                let why = "send `initialize` first";
-                connection
-                    .stream
-                    .push_answer(message::error_response(&id, -32600, why));
+                reply.send_error(&id, -32600, "send `initialize` first");
             }
             continue;
         };

@@ -30,7 +30,7 @@ pub(super) fn json_response(status: StatusCode, text: Bytes) -> Response {
 
 /// A response whose body is a JSON-RPC error.
 pub(super) fn rpc_error_response(status: StatusCode, id: &str, code: i64, why: &str) -> Response {
-    json_response(status, message::error_response(id, code, why))
+    json_response(status, message::error_response(id, code, why).into_text())
 }
 
 pub(super) fn accepted_response() -> Response {
@@ -94,7 +94,7 @@ impl IntoResponse for RpcParseError {
 
 impl HubRefusal {
     /// An error message for a stream.
-    pub(super) fn into_error_message(self, id: &str) -> Bytes {
+    pub(super) fn into_error_message(self, id: &str) -> RpcMessage {
         match self {
             Self::NoServer(why) => message::error_response(id, REFUSAL_INVALID_PARAMS_CODE, &why),
             Self::NoSession => {
@@ -104,7 +104,7 @@ impl HubRefusal {
                 message::error_response(id, INTERNAL_ERROR_CODE, HUB_STOPPING_MESSAGE)
             }
             Self::Handshake(HandshakeError::Refused(error)) => {
-                format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#).into()
+                message::raw_error_response(id, &error)
             }
             Self::Handshake(HandshakeError::Failed(why)) => {
                 message::error_response(id, INTERNAL_ERROR_CODE, &why)
@@ -128,7 +128,9 @@ impl HubRefusal {
             Self::Stopping => stopping_refusal().into_response(),
             initialize @ Self::Handshake(_) => json_response(
                 StatusCode::OK,
-                initialize.into_error_message(id.unwrap_or("null")),
+                initialize
+                    .into_error_message(id.unwrap_or("null"))
+                    .into_text(),
             ),
         }
     }

@@ -11,15 +11,14 @@ use super::{AcceptedTypes, header_text};
 use crate::call_record::CallRecord;
 use crate::child::protocol_revision::HANDSHAKE_REVISIONS;
 use crate::child::protocol_revision::{self, STATELESS_REVISION};
-use crate::client::{NotificationSink, ReplySender, ReplyShape};
-use crate::message::{self, RpcMessage, RpcMessageKind, find_value};
+use crate::client::{NotificationSink, NullSink, ReplySender, ReplyShape};
+use crate::message::{self, RpcMessage, RpcMessageKind, find_raw};
 use crate::message_stream::MessageStream;
 use crate::param_headers::{ClientParamHeaders, PARAM_HEADER_PREFIX};
 use crate::session::Backend;
 use crate::{Hub, HubTarget};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
-use bytes::Bytes;
 use osctl_protocol::PROTOCOL_VERSION_HEADER;
 use osctl_protocol::activity_text::client_name;
 use osctl_protocol::mcp_header::decode_header;
@@ -44,14 +43,6 @@ const SESSION_ONLY_METHODS: [&str; 5] = [
     "resources/subscribe",
     "resources/unsubscribe",
 ];
-
-/// Discards messages outside calls: a client without a session receives only messages of its calls.
-#[derive(Debug)]
-struct StatelessNullSink;
-
-impl NotificationSink for StatelessNullSink {
-    fn deliver(&self, _text: Bytes, _is_related: bool) {}
-}
 
 /// Whether a message belongs to this revision or a later one.
 pub(super) fn is_stateless_request(headers: &HeaderMap, message: &RpcMessage) -> bool {
@@ -82,7 +73,8 @@ pub(super) async fn handle_message(
     if method == "subscriptions/listen" {
         return open_subscription(&hub, &target, &message, &id);
     }
-    let backend = match hub.sessionless_backend(&target, &message, Arc::new(StatelessNullSink)) {
+    // A client without a session receives only messages of its calls.
+    let backend = match hub.sessionless_backend(&target, &message, Arc::new(NullSink)) {
         Ok(backend) => Arc::new(backend),
         Err(refusal) => return refusal.into_http_response(Some(&id)),
     };
@@ -138,17 +130,10 @@ async fn with_http_status(mut response: Response, stream: &MessageStream) -> Res
     if header_text(response.headers(), "content-type") != Some("application/json") {
         return response;
     }
-    let answer = stream
-        .wait_for_answer()
-        .await
-        .and_then(|text| RpcMessage::parse(text).ok());
-    let code = answer.and_then(|answer| {
-        let whole = std::str::from_utf8(answer.text()).ok()?;
-        whole[find_value(whole, &["error", "code"])?]
-            .parse::<i64>()
-            .ok()
-    });
-    match code {
+    let answer = stream.wait_for_answer().await.unwrap_or_default();
+    let answer = std::str::from_utf8(&answer).unwrap_or_default();
+    let code = find_raw(answer, &["error", "code"]).map(str::parse);
+    match code.and_then(Result::ok) {
         Some(METHOD_NOT_FOUND_CODE) => *response.status_mut() = StatusCode::NOT_FOUND,
         Some(HEADER_MISMATCH_CODE | MISSING_CAPABILITY_CODE | UNSUPPORTED_VERSION_CODE) => {
             *response.status_mut() = StatusCode::BAD_REQUEST;
@@ -202,10 +187,10 @@ fn check_headers(headers: &HeaderMap, message: &RpcMessage, id: &str) -> Result<
             "message": "Unsupported protocol version",
             "data": {"supported": supported_revisions(), "requested": version},
         });
-        let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#);
+        let refused = message::raw_error_response(id, &error.to_string());
         return Err(Box::new(json_response(
             StatusCode::BAD_REQUEST,
-            text.into(),
+            refused.into_text(),
         )));
     }
     if message.kind != RpcMessageKind::Request {
@@ -273,7 +258,7 @@ async fn respond_to_discover(backend: &Backend, id: &str) -> Response {
     }
     json_response(
         StatusCode::OK,
-        message::result_response(id, &result.to_string()),
+        message::result_response(id, &result.to_string()).into_text(),
     )
 }
 
@@ -288,10 +273,7 @@ struct SubscriptionListener {
 }
 
 impl NotificationSink for SubscriptionListener {
-    fn deliver(&self, text: Bytes, _is_related: bool) {
-        let Ok(message) = RpcMessage::parse(text) else {
-            return;
-        };
+    fn deliver(&self, message: RpcMessage, _is_related: bool) {
         let method = message.method.as_str();
         let uri = message.text_param(&["uri"]);
         let is_wanted = match &uri {
@@ -315,8 +297,8 @@ impl SubscriptionListener {
             r#""_meta":{{"io.modelcontextprotocol/subscriptionId":{}}}"#,
             self.id
         );
-        let text = message::notification_message(method, &format!("{{{meta}{fields}}}"));
-        self.stream.push_event(text);
+        let message = message::notification_message(method, &format!("{{{meta}{fields}}}"));
+        self.stream.push_event(message.into_text());
     }
 }
 

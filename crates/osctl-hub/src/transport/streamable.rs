@@ -109,8 +109,8 @@ async fn initialize_session(hub: &Hub, target: HubTarget, message: &RpcMessage) 
     match hub.open_session(target, initialize_params).await {
         Ok((session, result)) => {
             let result = std::str::from_utf8(&result).unwrap_or("{}");
-            let mut response =
-                refusal::json_response(StatusCode::OK, message::result_response(id, result));
+            let answer = message::result_response(id, result).into_text();
+            let mut response = refusal::json_response(StatusCode::OK, answer);
             // The id is hexadecimal, so it is a valid header value.
             if let Ok(value) = HeaderValue::from_str(&session.id) {
                 response

@@ -4,7 +4,7 @@
 use super::response::read_body;
 use super::{REMOTE_SEND_TIMEOUT, REMOTE_SSE_TYPE, RemoteHttpClient, content_type, root_cause};
 use crate::child::event::ServerPipeEvent;
-use crate::message::{self, RpcMessage, find_value};
+use crate::message::{self, RpcMessage, find_raw};
 use osctl_protocol::sse::SseParser;
 use reqwest::header::ACCEPT;
 use reqwest::{Response, StatusCode, Url};
@@ -27,7 +27,7 @@ pub(super) fn can_be_legacy_sse(status: StatusCode) -> bool {
 /// errors as JSON.
 pub(super) fn is_rpc_error(body: &[u8]) -> bool {
     let text = std::str::from_utf8(body).unwrap_or_default();
-    let code = find_value(text, &["error", "code"]).map(|span| &text[span]);
+    let code = find_raw(text, &["error", "code"]);
     code.is_some_and(|code| code.parse::<i64>().is_ok())
 }
 

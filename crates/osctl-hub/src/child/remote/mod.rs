@@ -14,7 +14,6 @@ use crate::message::{self, RpcMessage, RpcMessageKind};
 use crate::param_headers::{self, ToolParamHeaders};
 use crate::server_log::McpServerLog;
 use anyhow::{Context, Result};
-use bytes::Bytes;
 use osctl_protocol::mcp_header::encode_header;
 use parking_lot::Mutex;
 use reqwest::header::{
@@ -45,7 +44,7 @@ const REMOTE_DELETE_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct RemoteServer {
     http: RemoteHttpClient,
-    outgoing: mpsc::UnboundedSender<Bytes>,
+    outgoing: mpsc::UnboundedSender<RpcMessage>,
     events: mpsc::UnboundedReceiver<ServerPipeEvent>,
     /// Dropping the set ends the tasks.
     _tasks: JoinSet<()>,
@@ -120,9 +119,9 @@ impl RemoteServer {
         })
     }
 
-    pub(super) fn send(&self, text: Bytes) {
+    pub(super) fn send(&self, message: RpcMessage) {
         // The receiving task is owned by `self`, so it exists.
-        let _ = self.outgoing.send(text);
+        let _ = self.outgoing.send(message);
     }
 
     pub(super) async fn next_event(&mut self) -> ServerPipeEvent {
@@ -159,15 +158,12 @@ impl RemoteHttpClient {
         let _ = self.events.send(happened);
     }
 
-    async fn run_send_queue(self, mut queue: mpsc::UnboundedReceiver<Bytes>) {
+    async fn run_send_queue(self, mut queue: mpsc::UnboundedReceiver<RpcMessage>) {
         let mut requests = JoinSet::new();
         let mut open: HashMap<Box<str>, AbortHandle> = HashMap::new();
-        while let Some(text) = queue.recv().await {
+        while let Some(message) = queue.recv().await {
             while requests.try_join_next().is_some() {}
             open.retain(|_, request| !request.is_finished());
-            let Ok(message) = RpcMessage::parse(text) else {
-                continue;
-            };
             if message.kind == RpcMessageKind::Request {
                 let id = message.id().unwrap_or("null").into();
                 open.insert(id, requests.spawn(self.clone().send_request(message)));
@@ -311,19 +307,16 @@ impl RemoteHttpClient {
                 ..self.clone()
             };
             let request = message::request_message(TOOLS_LIST_REQUEST_ID, "tools/list", &params);
-            let request = RpcMessage::parse(request).map_err(|_| "the request is not a message")?;
             let request =
                 protocol_revision::with_envelope(request, &protocol_revision::hub_envelope());
             line.read_response(line.post_message(&request).await?, TOOLS_LIST_REQUEST_ID)
                 .await?;
             let mut next = None;
             while let Ok(happened) = received.try_recv() {
-                if let ServerPipeEvent::Message(line) = happened
-                    && let Ok(answer) = RpcMessage::parse(line)
+                if let ServerPipeEvent::Message(answer) = happened
                     && let Some(result) = answer.result()
                 {
-                    next = message::find_value(result, &["nextCursor"])
-                        .map(|at| result[at].to_owned());
+                    next = message::find_raw(result, &["nextCursor"]).map(str::to_owned);
                 }
             }
             match next.filter(|next| next != "null") {

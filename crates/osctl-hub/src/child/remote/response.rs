@@ -151,23 +151,22 @@ impl RemoteHttpClient {
             return false;
         };
         let mut is_answered = false;
-        for message in messages {
+        for mut message in messages {
             let is_same = |candidate: &str| message::is_same_id(candidate, id);
             let is_answer =
                 message.kind == RpcMessageKind::Answer && message.id().is_some_and(is_same);
-            let mut text = message.text().clone();
             if is_answer {
                 self.record_protocol_version(&message);
-                text = self.without_uncallable_tools(&message);
+                message = self.without_uncallable_tools(message);
             }
             is_answered |= is_answer;
-            self.emit_event(ServerPipeEvent::Message(text));
+            self.emit_event(ServerPipeEvent::Message(message));
         }
         is_answered
     }
 
     /// Removes tools that can't be called from a tool list; returns every other answer unchanged.
-    fn without_uncallable_tools(&self, answer: &RpcMessage) -> Bytes {
+    fn without_uncallable_tools(&self, answer: RpcMessage) -> RpcMessage {
         let result = answer.result().filter(|_| self.is_tools_list);
         let result = result.unwrap_or_default();
         match self
@@ -175,7 +174,7 @@ impl RemoteHttpClient {
             .record_tools(result, |why| self.log.append_note(why))
         {
             Some(rest) => message::result_response(answer.id().unwrap_or("null"), &rest),
-            None => answer.text().clone(),
+            None => answer,
         }
     }
 
@@ -212,8 +211,8 @@ impl RemoteHttpClient {
             .session_headers()
             .contains_key(super::REMOTE_VERSION_HEADER);
         let result = answer.result().filter(|_| is_hello).unwrap_or_default();
-        if let Some(span) = message::find_value(result, &["protocolVersion"])
-            && let Ok(version) = HeaderValue::from_str(result[span].trim_matches('"'))
+        if let Some(version) = message::find_raw(result, &["protocolVersion"])
+            && let Ok(version) = HeaderValue::from_str(version.trim_matches('"'))
         {
             self.set_session_header(super::REMOTE_VERSION_HEADER, version);
         }

@@ -6,8 +6,7 @@
 
 use super::ServerTask;
 use crate::config::ServerTransport;
-use crate::message;
-use bytes::Bytes;
+use crate::message::{self, RpcMessage};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -21,22 +20,22 @@ impl ServerTask {
     /// Tells the server that its answer to a call has no recipient.
     pub(super) fn send_cancellation(&mut self, server_id: &str, reason: &str) {
         let params = format!(r#"{{"requestId":{server_id},"reason":"{reason}"}}"#);
-        let text = message::notification_message("notifications/cancelled", &params);
-        self.forward_cancellation(text);
+        let message = message::notification_message(message::CANCELLED_METHOD, &params);
+        self.forward_cancellation(message);
     }
 
     /// Sends the cancellation of a call, unless the server does not survive cancellations.
-    pub(super) fn forward_cancellation(&mut self, text: Bytes) {
+    pub(super) fn forward_cancellation(&mut self, message: RpcMessage) {
         if !self.spec.config.forwards_cancel || self.spec.ends_at_cancel.load(Ordering::Relaxed) {
             return;
         }
-        self.last_cancel = Some(Instant::now());
-        self.send_to_server(text);
+        self.connection.last_cancel = Some(Instant::now());
+        self.send_to_server(message);
     }
 
     /// Handles the loss of a server: records whether a cancellation caused it.
     pub(super) fn detect_end_at_cancel(&mut self) {
-        let last_cancel = self.last_cancel.take();
+        let last_cancel = self.connection.last_cancel.take();
         let is_late = last_cancel.is_none_or(|cancel| cancel.elapsed() > MAX_CANCEL_EXIT_DELAY);
         // The loss of a remote server is noticed at the next message, which may be the cancellation.
         let is_remote = matches!(self.spec.config.transport, ServerTransport::Remote { .. });

@@ -1,11 +1,11 @@
 //! Messages from the server: answers are routed to their calls, requests and notifications to the clients that they
 //! concern.
 
-use super::{DISCOVER_METHOD, OnReply, PendingOrigin, ServerTask};
+use super::{OnReply, PendingOrigin, ServerTask};
 use crate::child::protocol_revision::{self, ProtocolRevision};
 use crate::child::restart_policy::ServerEvent;
 use crate::client::McpClient;
-use crate::message::{self, RpcMessage, RpcMessageKind, find_value};
+use crate::message::{self, RpcMessage, RpcMessageKind, find_string};
 use crate::server_cache::{CACHED_LIST_METHODS, McpListPage};
 use bytes::Bytes;
 use serde_json::Value;
@@ -26,12 +26,9 @@ impl ServerTask {
 
     fn handle_response(&mut self, message: &RpcMessage) {
         self.last_used = Instant::now();
-        let Some((call, text)) = self.pending_requests.take_answered(message) else {
-            if self.handle_listen_end(message) {
-                return;
-            }
-            // The client gave the call up, or the answer belongs to no call.
-            return;
+        let Some((call, answer)) = self.calls.pending.take_answered(message) else {
+            // Otherwise the client gave the call up, or the answer belongs to no call.
+            return self.handle_listen_end(message);
         };
         match call.origin {
             PendingOrigin::Client { reply, on_reply } => {
@@ -43,10 +40,10 @@ impl ServerTask {
                     }
                     OnReply::UndoSubscription(_) => {}
                     OnReply::HandleInputRequired(round) => {
-                        return self.handle_call_result(*round, reply, message, text);
+                        return self.handle_call_result(*round, reply, answer);
                     }
                 }
-                reply.send_answer(text);
+                reply.send_answer(answer);
             }
             PendingOrigin::Initialize => match message.result() {
                 Some(result) => self.complete_handshake(Bytes::copy_from_slice(result.as_bytes())),
@@ -64,18 +61,9 @@ impl ServerTask {
 
     /// Handles a refused handshake: the server may support only the newest revision.
     fn handle_initialize_error(&mut self, message: &RpcMessage) {
-        if self.handshake_refusal.is_none() {
-            let text = std::str::from_utf8(message.text()).unwrap_or_default();
-            let error = find_value(text, &["error"]).map_or("{}", |span| &text[span]);
-            self.handshake_refusal = Some(error.into());
-            return self.send_hub_request(
-                DISCOVER_METHOD,
-                "{}",
-                PendingOrigin::Discovery,
-                self.handshake_timeout(),
-            );
-        }
-        self.fail_handshake();
+        let error = message.raw_error(&[]).unwrap_or("{}");
+        self.handshake.refusal = Some(error.into());
+        self.send_discover();
     }
 
     fn handle_discovery(&mut self, message: &RpcMessage) {
@@ -84,14 +72,14 @@ impl ServerTask {
             .map(protocol_revision::initialize_result_from_discovery)
         {
             Some(Ok(result)) => {
-                self.revision = ProtocolRevision::Stateless;
-                self.handshake_refusal = None;
+                self.handshake.revision = ProtocolRevision::Stateless;
+                self.handshake.refusal = None;
                 self.complete_handshake(result);
             }
             Some(Err(why)) => self.handle_server_loss(&why),
             // The server supported the handshake at its last start.
-            None if self.handshake_refusal.is_none() => {
-                self.revision = ProtocolRevision::Handshake;
+            None if self.handshake.refusal.is_none() => {
+                self.handshake.revision = ProtocolRevision::Handshake;
                 self.send_initialize();
             }
             None => self.fail_handshake(),
@@ -100,7 +88,7 @@ impl ServerTask {
 
     fn fail_handshake(&mut self) {
         // The `message` of the server's error, or the whole error if it has none.
-        let error = self.handshake_refusal.clone().unwrap_or_default();
+        let error = self.handshake.refusal.clone().unwrap_or_default();
         let parsed_error: Option<Value> = serde_json::from_str(&error).ok();
         let parsed_error = parsed_error
             .as_ref()
@@ -112,19 +100,19 @@ impl ServerTask {
     fn complete_handshake(&mut self, result: Bytes) {
         let text = String::from_utf8_lossy(&result);
         self.spec.cache.store_initialize_result(&text);
-        self.initialize_result = Some(result.clone());
-        if self.revision == ProtocolRevision::Handshake {
+        self.connection.initialize_result = Some(result.clone());
+        if self.handshake.revision == ProtocolRevision::Handshake {
             self.send_to_server(message::notification_message(
                 "notifications/initialized",
                 "",
             ));
         }
         self.apply_event(ServerEvent::Ready);
-        for to in std::mem::take(&mut self.initialize_waiters) {
+        for to in std::mem::take(&mut self.handshake.waiters) {
             // The requester may be gone.
             let _ = to.send(Ok(result.clone()));
         }
-        match self.revision {
+        match self.handshake.revision {
             ProtocolRevision::Handshake => {
                 for (method, params) in self.subscriptions.replay_requests() {
                     self.send_unawaited_request(method, &params);
@@ -132,7 +120,7 @@ impl ServerTask {
             }
             ProtocolRevision::Stateless => self.renew_listen_request(),
         }
-        while let Some((message, client, reply)) = self.queued_requests.pop_front() {
+        while let Some((message, client, reply)) = self.calls.queued.pop_front() {
             self.start_call(message, client, reply);
         }
         self.refresh_lists(|_| true, true);
@@ -167,12 +155,9 @@ impl ServerTask {
         let Ok(raw) = serde_json::value::RawValue::from_string(result.into()) else {
             return;
         };
-        let next: Option<String> = find_value(result, &["nextCursor"])
-            .and_then(|span| serde_json::from_str(&result[span]).ok());
-        let cursor = pages.last().and_then(|page| {
-            let before = page.result.get();
-            serde_json::from_str(&before[find_value(before, &["nextCursor"])?]).ok()
-        });
+        let next_cursor = |page: &str| find_string(page, &["nextCursor"]);
+        let next = next_cursor(result);
+        let cursor = pages.last().and_then(|page| next_cursor(page.result.get()));
         pages.push(McpListPage {
             cursor,
             result: raw,
@@ -204,10 +189,10 @@ impl ServerTask {
         let capability = message.method.split('/').next().unwrap_or_default();
         match self.only_possible_client() {
             Some(client) if !self.is_shared || client.has_capability(capability) => {
-                let text = self
+                let request = self
                     .server_requests
                     .register_request(message, client.number);
-                client.notification_sink.deliver(text, true);
+                client.notification_sink.deliver(request, true);
             }
             _ => {
                 let why = match self.is_shared {
@@ -223,7 +208,7 @@ impl ServerTask {
 
     /// The client of the only open call, or the only client.
     fn only_possible_client(&self) -> Option<Arc<McpClient>> {
-        let number = match self.pending_requests.only_client() {
+        let number = match self.calls.pending.only_client() {
             Some(number) => number,
             None if !self.is_shared => *self.clients.keys().next()?,
             None => return None,
@@ -234,14 +219,14 @@ impl ServerTask {
     fn handle_notification(&mut self, message: &RpcMessage) {
         match message.method.as_str() {
             "notifications/progress" => {
-                if let Some((call, text)) = self.pending_requests.match_progress(message)
+                if let Some((call, progress)) = self.calls.pending.match_progress(message)
                     && let Some(reply) = call.origin.reply()
                 {
-                    reply.send_event(text);
+                    reply.send_event(progress);
                 }
             }
             "notifications/subscriptions/acknowledged"
-                if self.revision == ProtocolRevision::Stateless =>
+                if self.handshake.revision == ProtocolRevision::Stateless =>
             {
                 self.confirm_listen_request();
             }
@@ -249,32 +234,28 @@ impl ServerTask {
                 let uri = message.text_param(&["uri"]).unwrap_or_default();
                 for number in self.subscriptions.subscribers(&uri) {
                     if let Some(client) = self.clients.get(&number) {
-                        client
-                            .notification_sink
-                            .deliver(message.text().clone(), false);
+                        client.notification_sink.deliver(message.clone(), false);
                     }
                 }
             }
             "notifications/cancelled" => {
-                if let Some((number, text)) = self.server_requests.take_cancelled(message)
+                if let Some((number, cancellation)) = self.server_requests.take_cancelled(message)
                     && let Some(client) = self.clients.get(&number)
                 {
-                    client.notification_sink.deliver(text, true);
+                    client.notification_sink.deliver(cancellation, true);
                 }
             }
             method if method.ends_with("/list_changed") => {
-                self.notify_all_clients(message.text());
+                self.notify_all_clients(message);
                 self.refresh_lists(|changed| changed == method, false);
             }
             _ => match self.only_possible_client() {
                 None if self.only_call().is_some() => {
                     if let Some(reply) = self.only_call() {
-                        reply.send_event(message.text().clone());
+                        reply.send_event(message.clone());
                     }
                 }
-                Some(client) => client
-                    .notification_sink
-                    .deliver(message.text().clone(), true),
+                Some(client) => client.notification_sink.deliver(message.clone(), true),
                 // Sent to all clients, the message would reveal the activity of one client to the others.
                 None => tracing::debug!(
                     method = message.method,
@@ -284,9 +265,9 @@ impl ServerTask {
         }
     }
 
-    fn notify_all_clients(&self, text: &Bytes) {
+    fn notify_all_clients(&self, message: &RpcMessage) {
         for client in self.clients.values() {
-            client.notification_sink.deliver(text.clone(), false);
+            client.notification_sink.deliver(message.clone(), false);
         }
     }
 }

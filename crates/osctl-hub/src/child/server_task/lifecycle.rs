@@ -1,13 +1,13 @@
 //! The start and end of the server, and the errors for waiting clients.
 
 use super::{
-    DISCOVER_METHOD, OnReply, PendingOrigin, PendingRequest, RESTART_WAIT_TIMEOUT,
-    SERVER_GONE_MESSAGE, ServerTask, ServerTaskCommand,
+    DISCOVER_METHOD, OnReply, PendingOrigin, PendingRequest, SERVER_GONE_MESSAGE, ServerTask,
+    ServerTaskCommand,
 };
 use crate::child::HandshakeError;
 use crate::child::pipe::ServerPipe;
 use crate::child::protocol_revision::ProtocolRevision;
-use crate::child::restart_policy::{ServerEvent, ServerPhase};
+use crate::child::restart_policy::{ServerEvent, StartDecision};
 use crate::client::{McpClient, ReplySender};
 use crate::message::RpcMessage;
 use std::sync::Arc;
@@ -17,38 +17,28 @@ use tokio::sync::mpsc;
 impl ServerTask {
     /// Starts the server, unless it runs, starts or waits for its restart delay.
     pub(super) async fn ensure_started(&mut self) {
-        if let ServerPhase::Backoff { until } = self.lifecycle.phase
-            && until > self.started_at.elapsed() + RESTART_WAIT_TIMEOUT
-        {
-            let rest = (until - self.started_at.elapsed()).as_secs() + 1;
-            let name = &self.spec.config.name;
-            let why = format!(
-                "{}; the hub will not restart the server for {rest} s; `osctl logs mcp/{name}` shows its log",
-                self.last_failure
-            );
-            return self.fail_all(&why);
-        }
-        let before = self.lifecycle.phase;
-        self.apply_event(ServerEvent::Needed);
-        if (before, self.lifecycle.phase) == (ServerPhase::Starting, ServerPhase::Starting)
-            || self.lifecycle.phase != ServerPhase::Starting
-        {
-            return;
+        match self.lifecycle.decide_start(self.started_at.elapsed()) {
+            StartDecision::Start => self.apply_event(ServerEvent::Needed),
+            StartDecision::Wait => return,
+            StartDecision::Refuse(rest) => {
+                let rest = rest.as_secs() + 1;
+                let name = &self.spec.config.name;
+                let why = format!(
+                    "{}; the hub will not restart the server for {rest} s; `osctl logs mcp/{name}` shows its log",
+                    self.last_failure
+                );
+                return self.fail_all(&why);
+            }
         }
         self.publish_state();
         self.spec.log.append_note("the hub starts the server");
         match ServerPipe::open(&self.spec).await {
             Ok(pipe) => {
-                self.pipe = Some(pipe);
-                self.handshake_refusal = None;
-                match self.revision {
+                self.connection.pipe = Some(pipe);
+                self.handshake.refusal = None;
+                match self.handshake.revision {
                     ProtocolRevision::Handshake => self.send_initialize(),
-                    ProtocolRevision::Stateless => self.send_hub_request(
-                        DISCOVER_METHOD,
-                        "{}",
-                        PendingOrigin::Discovery,
-                        self.handshake_timeout(),
-                    ),
+                    ProtocolRevision::Stateless => self.send_discover(),
                 }
             }
             Err(error) => self.handle_server_loss(&format!("{error:#}")),
@@ -56,7 +46,7 @@ impl ServerTask {
     }
 
     pub(super) fn send_initialize(&mut self) {
-        let initialize_params = self.initialize_params.clone();
+        let initialize_params = self.handshake.initialize_params.clone();
         let params = String::from_utf8_lossy(&initialize_params);
         self.send_hub_request(
             "initialize",
@@ -64,6 +54,11 @@ impl ServerTask {
             PendingOrigin::Initialize,
             self.handshake_timeout(),
         );
+    }
+
+    pub(super) fn send_discover(&mut self) {
+        let timeout = self.handshake_timeout();
+        self.send_hub_request(DISCOVER_METHOD, "{}", PendingOrigin::Discovery, timeout);
     }
 
     /// Handles an unexpected end of the server.
@@ -85,12 +80,8 @@ impl ServerTask {
     }
 
     pub(super) fn close_pipe(&mut self) {
-        self.initialize_result = None;
         self.server_requests.clear();
-        self.listen_request = None;
-        self.relisten_at = None;
-        self.last_cancel = None;
-        if let Some(pipe) = self.pipe.take() {
+        if let Some(pipe) = std::mem::take(&mut self.connection).pipe {
             self.shutting_down.spawn(pipe.shutdown());
         }
     }
@@ -107,7 +98,7 @@ impl ServerTask {
         for (reply, id) in self.take_open_calls() {
             reply.send_lost(&id);
         }
-        for (message, _, reply) in std::mem::take(&mut self.queued_requests) {
+        for (message, _, reply) in std::mem::take(&mut self.calls.queued) {
             reply.send_lost(message.id().unwrap_or("null"));
         }
         self.fail_queued_requests("the companion is stopping");
@@ -115,7 +106,7 @@ impl ServerTask {
 
     /// Removes the calls that the server received, and the calls that wait for a client's input.
     fn take_open_calls(&mut self) -> Vec<(ReplySender, String)> {
-        let calls = self.pending_requests.take_all().into_iter();
+        let calls = self.calls.pending.take_all().into_iter();
         let open = calls.filter_map(|call| match call.origin {
             PendingOrigin::Client { reply, .. } => Some((reply, call.client_request_id.into())),
             _ => None,
@@ -136,7 +127,7 @@ impl ServerTask {
             };
             matches!(on_reply, OnReply::RepeatOnLoss(_))
         };
-        while let Some((_, call)) = self.pending_requests.take_matching(is_meant) {
+        while let Some((_, call)) = self.calls.pending.take_matching(is_meant) {
             if let PendingOrigin::Client {
                 mut reply,
                 on_reply: OnReply::RepeatOnLoss(call),
@@ -151,7 +142,7 @@ impl ServerTask {
     }
 
     fn fail_queued_requests(&mut self, why: &str) {
-        for (message, client, reply) in std::mem::take(&mut self.queued_requests) {
+        for (message, client, reply) in std::mem::take(&mut self.calls.queued) {
             if message.method == "resources/subscribe"
                 && let Some(uri) = message.text_param(&["uri"])
             {
@@ -159,9 +150,9 @@ impl ServerTask {
             }
             reply.send_error(message.id().unwrap_or("null"), -32603, why);
         }
-        let refusal = self.handshake_refusal.take().map(HandshakeError::Refused);
+        let refusal = self.handshake.refusal.take().map(HandshakeError::Refused);
         let no_hello = refusal.unwrap_or_else(|| HandshakeError::Failed(why.into()));
-        for to in self.initialize_waiters.drain(..) {
+        for to in self.handshake.waiters.drain(..) {
             // The requester may be gone.
             let _ = to.send(Err(no_hello.clone()));
         }

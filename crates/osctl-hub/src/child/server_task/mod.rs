@@ -40,8 +40,6 @@ const MAX_PENDING_CALLS: usize = 4096;
 const MAX_SERVER_BACKLOG_BYTES: usize = 256 << 20;
 /// The first request to a server without a handshake.
 const DISCOVER_METHOD: &str = "server/discover";
-/// A call waits for a restart delay up to this long; before a longer delay it is refused.
-const RESTART_WAIT_TIMEOUT: Duration = Duration::from_secs(3);
 
 const CLIENT_GONE_MESSAGE: &str = "the client of this request has disconnected";
 /// The error for calls to a server that the configuration does not offer any more.
@@ -51,38 +49,61 @@ pub(super) const SERVER_GONE_MESSAGE: &str =
 #[derive(Debug)]
 pub(super) struct ServerTask {
     spec: Arc<ServerSpec>,
-    /// The parameters of the `initialize` request to the server.
-    initialize_params: Bytes,
     is_shared: bool,
     published_state: Arc<ServerTaskState>,
     started_at: Instant,
     last_used: Instant,
     lifecycle: ServerLifecycle,
-    pipe: Option<ServerPipe>,
-    /// The server's protocol revision; detected at its first start.
-    revision: ProtocolRevision,
-    /// The error with which the server refused the handshake.
-    handshake_refusal: Option<String>,
-    /// The server's `initialize` result.
-    initialize_result: Option<Bytes>,
-    pending_requests: PendingRequests<PendingOrigin>,
+    last_failure: String,
+    is_draining: bool,
+    handshake: ServerHandshake,
+    connection: ServerConnection,
+    calls: OpenCalls,
     clients: BTreeMap<u64, Arc<McpClient>>,
     /// Open requests of the server to its clients.
     server_requests: ServerRequests,
     subscriptions: ServerSubscriptions,
-    /// Calls that wait for input that the server requested from their clients.
-    input_required_calls: Vec<InputRequiredCall>,
-    listen_request: Option<ListenRequest>,
-    relisten_at: Option<Instant>,
-    /// When the running server last received the cancellation of a call.
-    last_cancel: Option<Instant>,
-    /// Calls that wait for the handshake.
-    queued_requests: VecDeque<(RpcMessage, Arc<McpClient>, ReplySender)>,
-    initialize_waiters: Vec<oneshot::Sender<Result<Bytes, HandshakeError>>>,
-    last_failure: String,
-    is_draining: bool,
     /// Servers that are shutting down.
     shutting_down: JoinSet<()>,
+}
+
+#[derive(Debug)]
+struct ServerHandshake {
+    /// The parameters of the `initialize` request to the server.
+    initialize_params: Bytes,
+    /// The server's protocol revision; detected at its first start.
+    revision: ProtocolRevision,
+    /// The error with which the server refused the handshake.
+    refusal: Option<String>,
+    waiters: Vec<oneshot::Sender<Result<Bytes, HandshakeError>>>,
+}
+
+/// What ends with the running server.
+#[derive(Debug, Default)]
+struct ServerConnection {
+    pipe: Option<ServerPipe>,
+    /// The server's `initialize` result.
+    initialize_result: Option<Bytes>,
+    listen_request: Option<ListenRequest>,
+    relisten_at: Option<Instant>,
+    /// When the server last received the cancellation of a call.
+    last_cancel: Option<Instant>,
+}
+
+/// The calls without an answer.
+#[derive(Debug)]
+struct OpenCalls {
+    pending: PendingRequests<PendingOrigin>,
+    /// Calls that wait for the handshake.
+    queued: VecDeque<(RpcMessage, Arc<McpClient>, ReplySender)>,
+    /// Calls that wait for input that the server requested from their clients.
+    input_required: Vec<InputRequiredCall>,
+}
+
+impl OpenCalls {
+    fn count(&self) -> usize {
+        self.pending.len() + self.queued.len() + self.input_required.len()
+    }
 }
 
 impl ServerTask {
@@ -94,28 +115,28 @@ impl ServerTask {
     ) -> Self {
         Self {
             spec,
-            initialize_params,
             is_shared,
             published_state,
             started_at: Instant::now(),
             last_used: Instant::now(),
             lifecycle: ServerLifecycle::INITIAL_LIFECYCLE,
-            pipe: None,
-            revision: ProtocolRevision::Handshake,
-            handshake_refusal: None,
-            initialize_result: None,
-            pending_requests: PendingRequests::new(is_shared),
+            last_failure: String::new(),
+            is_draining: false,
+            handshake: ServerHandshake {
+                initialize_params,
+                revision: ProtocolRevision::Handshake,
+                refusal: None,
+                waiters: Vec::new(),
+            },
+            connection: ServerConnection::default(),
+            calls: OpenCalls {
+                pending: PendingRequests::new(is_shared),
+                queued: VecDeque::new(),
+                input_required: Vec::new(),
+            },
             clients: BTreeMap::new(),
             server_requests: ServerRequests::default(),
             subscriptions: ServerSubscriptions::default(),
-            input_required_calls: Vec::new(),
-            listen_request: None,
-            relisten_at: None,
-            last_cancel: None,
-            queued_requests: VecDeque::new(),
-            initialize_waiters: Vec::new(),
-            last_failure: String::new(),
-            is_draining: false,
             shutting_down: JoinSet::new(),
         }
     }
@@ -135,13 +156,13 @@ impl ServerTask {
                     // The handle was dropped; open calls still bring their answers.
                     None => (is_known, self.is_draining) = (false, true),
                 },
-                happened = next_pipe_event(&mut self.pipe) => self.handle_pipe_event(happened).await,
+                happened = next_pipe_event(&mut self.connection.pipe) => self.handle_pipe_event(happened).await,
                 () = timers::sleep_until_wake(wake) => self.handle_timers().await,
                 Some(_) = self.shutting_down.join_next() => {}
             }
             self.publish_state();
             // Commands that arrived before `Drain` are still processed.
-            if self.is_draining && self.has_no_open_calls() && mailbox.is_empty() {
+            if self.demand().is_drained() && mailbox.is_empty() {
                 break;
             }
         }
@@ -150,7 +171,7 @@ impl ServerTask {
             None => self.fail_all(SERVER_GONE_MESSAGE),
         }
         lifecycle::reject_commands(mailbox, done.is_some()).await;
-        if let Some(pipe) = self.pipe.take() {
+        if let Some(pipe) = self.connection.pipe.take() {
             self.shutting_down.spawn(pipe.shutdown());
         }
         while self.shutting_down.join_next().await.is_some() {}
@@ -162,21 +183,11 @@ impl ServerTask {
         }
     }
 
-    fn has_no_open_calls(&self) -> bool {
-        self.pending_requests.len() == 0
-            && self.queued_requests.is_empty()
-            && self.input_required_calls.is_empty()
-    }
-
     fn publish_state(&self) {
-        let pid = self.pipe.as_ref().and_then(ServerPipe::pid);
+        let pid = self.connection.pipe.as_ref().and_then(ServerPipe::pid);
         *self.published_state.phase.lock() = (self.lifecycle.phase, pid);
-        let calls = self.pending_requests.len()
-            + self.queued_requests.len()
-            + self.input_required_calls.len();
-        self.published_state
-            .pending_count
-            .store(calls, Ordering::Relaxed);
+        let pending_count = &self.published_state.pending_count;
+        pending_count.store(self.calls.count(), Ordering::Relaxed);
     }
 
     fn apply_event(&mut self, event: ServerEvent) {
@@ -189,10 +200,10 @@ impl ServerTask {
                 drop(self.clients.insert(client.number, client))
             }
             ServerTaskCommand::RemoveClient(client) => self.remove_client(client),
-            ServerTaskCommand::Initialize(to) => match &self.initialize_result {
+            ServerTaskCommand::Initialize(to) => match &self.connection.initialize_result {
                 Some(result) => drop(to.send(Ok(result.clone()))),
                 None => {
-                    self.initialize_waiters.push(to);
+                    self.handshake.waiters.push(to);
                     self.ensure_started().await;
                 }
             },
@@ -205,20 +216,21 @@ impl ServerTask {
             ServerTaskCommand::SetLevel(level, client) => {
                 self.subscriptions.set_level(&level, client);
                 if self.lifecycle.phase == ServerPhase::Up
-                    && self.revision == ProtocolRevision::Handshake
+                    && self.handshake.revision == ProtocolRevision::Handshake
                 {
                     self.send_unawaited_request("logging/setLevel", &level);
                 }
             }
             ServerTaskCommand::CancelStream(stream) => {
                 self.drop_input_required(|input_call| input_call.stream_number() == stream);
-                self.queued_requests
+                self.calls
+                    .queued
                     .retain(|(_, _, reply)| reply.stream.number != stream);
                 let is_meant = |call: &PendingRequest<PendingOrigin>| {
                     let reply = call.origin.reply();
                     reply.is_some_and(|reply| reply.stream.number == stream)
                 };
-                while let Some((server_id, _)) = self.pending_requests.take_matching(is_meant) {
+                while let Some((server_id, _)) = self.calls.pending.take_matching(is_meant) {
                     self.send_cancellation(&server_id, "disconnected");
                 }
             }
@@ -241,7 +253,7 @@ impl ServerTask {
         let silent = self
             .subscriptions
             .retain_clients(|client| clients.contains_key(&client));
-        if self.revision == ProtocolRevision::Stateless {
+        if self.handshake.revision == ProtocolRevision::Stateless {
             if !silent.is_empty() {
                 self.renew_listen_request();
             }
@@ -264,8 +276,8 @@ impl ServerTask {
             self.spec.call_count.fetch_add(1, Ordering::Relaxed);
         }
         let id = message.id().unwrap_or("null").to_owned();
-        let backlog = self.pipe.as_ref().map_or(0, ServerPipe::backlog);
-        if self.pending_requests.len() + self.queued_requests.len() >= MAX_PENDING_CALLS
+        let backlog = self.connection.pipe.as_ref().map_or(0, ServerPipe::backlog);
+        if self.calls.pending.len() + self.calls.queued.len() >= MAX_PENDING_CALLS
             || backlog > MAX_SERVER_BACKLOG_BYTES
         {
             return reply.send_error(&id, -32603, "the server has too many open calls");
@@ -276,7 +288,7 @@ impl ServerTask {
         if self.lifecycle.phase == ServerPhase::Up {
             return self.start_call(message, client, reply);
         }
-        self.queued_requests.push_back((message, client, reply));
+        self.calls.queued.push_back((message, client, reply));
         self.ensure_started().await;
     }
 
@@ -302,7 +314,7 @@ impl ServerTask {
     }
 
     fn start_call(&mut self, message: RpcMessage, client: Arc<McpClient>, reply: ReplySender) {
-        if self.revision == ProtocolRevision::Stateless {
+        if self.handshake.revision == ProtocolRevision::Stateless {
             return self.start_stateless_call(message, client, reply);
         }
         let message = match client.initialize_params {
@@ -332,15 +344,16 @@ impl ServerTask {
     ) {
         let timeout = self.spec.config.call_timeout;
         let to = PendingOrigin::Client { reply, on_reply };
-        let text = self
-            .pending_requests
+        let message = self
+            .calls
+            .pending
             .register_request(message, client, timeout, to);
-        self.send_to_server(text);
+        self.send_to_server(message);
     }
 
-    fn send_to_server(&mut self, text: Bytes) {
-        if let Some(pipe) = &mut self.pipe {
-            pipe.send(text);
+    fn send_to_server(&mut self, message: RpcMessage) {
+        if let Some(pipe) = &mut self.connection.pipe {
+            pipe.send(message);
         }
     }
 
@@ -365,22 +378,19 @@ impl ServerTask {
         to: PendingOrigin,
         timeout: Duration,
     ) {
-        let id = self.pending_requests.next_hub_id();
-        let text = message::request_message(&id, method, params);
-        self.pending_requests.register_hub_request(id, timeout, to);
-        match self.revision == ProtocolRevision::Stateless || method == DISCOVER_METHOD {
-            true => self.send_enveloped(text),
-            false => self.send_to_server(text),
+        let id = self.calls.pending.next_hub_id();
+        let request = message::request_message(&id, method, params);
+        self.calls.pending.register_hub_request(id, timeout, to);
+        match self.handshake.revision == ProtocolRevision::Stateless || method == DISCOVER_METHOD {
+            true => self.send_enveloped(request),
+            false => self.send_to_server(request),
         }
     }
 
     /// Sends a request of the hub to a server without a handshake.
-    fn send_enveloped(&mut self, text: Bytes) {
-        if let Ok(message) = RpcMessage::parse(text) {
-            let message =
-                protocol_revision::with_envelope(message, &protocol_revision::hub_envelope());
-            self.send_to_server(message.text().clone());
-        }
+    fn send_enveloped(&mut self, request: RpcMessage) {
+        let envelope = protocol_revision::hub_envelope();
+        self.send_to_server(protocol_revision::with_envelope(request, &envelope));
     }
 
     /// Forwards notifications and answers of a client.
@@ -391,8 +401,8 @@ impl ServerTask {
                 if self.handle_client_answer(message, client) {
                     return;
                 }
-                if let Some(text) = self.server_requests.take_answered(message, client) {
-                    self.send_to_server(text);
+                if let Some(answer) = self.server_requests.take_answered(message, client) {
+                    self.send_to_server(answer);
                 }
             }
             (_, "notifications/cancelled") => self.cancel_call(message, client),
@@ -400,17 +410,15 @@ impl ServerTask {
             (_, "notifications/initialized") => {}
             // A server that clients share has no roots of a single client.
             (_, "notifications/roots/list_changed")
-                if self.is_shared || self.revision == ProtocolRevision::Stateless => {}
-            _ if self.lifecycle.phase == ServerPhase::Up => {
-                self.send_to_server(message.text().clone())
-            }
+                if self.is_shared || self.handshake.revision == ProtocolRevision::Stateless => {}
+            _ if self.lifecycle.phase == ServerPhase::Up => self.send_to_server(message.clone()),
             _ => {}
         }
     }
 
     fn cancel_call(&mut self, message: &RpcMessage, client: u64) {
-        if let Some((call, text)) = self.pending_requests.take_cancelled(client, message) {
-            self.forward_cancellation(text);
+        if let Some((call, message)) = self.calls.pending.take_cancelled(client, message) {
+            self.forward_cancellation(message);
             if let Some(reply) = call.origin.reply() {
                 reply.stream.skip_answer();
             }
@@ -428,8 +436,8 @@ impl ServerTask {
         let is_meant = |(m, from, _): &(RpcMessage, Arc<McpClient>, ReplySender)| {
             from.number == client && m.id() == Some(id)
         };
-        if let Some(at) = self.queued_requests.iter().position(is_meant)
-            && let Some((_, _, reply)) = self.queued_requests.remove(at)
+        if let Some(at) = self.calls.queued.iter().position(is_meant)
+            && let Some((_, _, reply)) = self.calls.queued.remove(at)
         {
             reply.stream.skip_answer();
         }
@@ -437,7 +445,8 @@ impl ServerTask {
 
     async fn handle_pipe_event(&mut self, happened: ServerPipeEvent) {
         match happened {
-            ServerPipeEvent::Message(line) => match RpcMessage::parse_all(line.clone()) {
+            ServerPipeEvent::Message(message) => self.route_message(&message),
+            ServerPipeEvent::Line(line) => match RpcMessage::parse_all(line.clone()) {
                 Ok((messages, _)) => messages
                     .iter()
                     .for_each(|message| self.route_message(message)),
@@ -450,7 +459,7 @@ impl ServerTask {
                 let repeatable = self.take_repeatable_calls();
                 self.handle_server_loss(&why);
                 if !repeatable.is_empty() {
-                    self.queued_requests.extend(repeatable);
+                    self.calls.queued.extend(repeatable);
                     self.ensure_started().await;
                 }
             }

@@ -5,8 +5,7 @@ use super::{OnReply, PendingOrigin, PendingRequest, ServerTask};
 use crate::child::protocol_revision::{self, ProtocolRevision};
 use crate::child::restart_policy::ServerPhase;
 use crate::client::{McpClient, ReplySender};
-use crate::message::{self, RpcMessage, find_value, object_fields};
-use bytes::Bytes;
+use crate::message::{self, RpcMessage, find_raw, object_fields};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -114,24 +113,20 @@ impl ServerTask {
         &mut self,
         call: RetryableCall,
         reply: ReplySender,
-        answer: &RpcMessage,
-        text: Bytes,
+        answer: RpcMessage,
     ) {
         let result = answer.result().unwrap_or_default();
-        let kind = find_value(result, &["resultType"]).map(|span| &result[span]);
-        if kind != Some("\"input_required\"") {
-            return reply.send_answer(text);
+        if find_raw(result, &["resultType"]) != Some("\"input_required\"") {
+            return reply.send_answer(answer);
         }
         let id = call.message.id().unwrap_or("null").to_owned();
-        let raw = |key: &str| find_value(result, &[key]).map(|span| &result[span]);
-        let wanted = raw("inputRequests")
+        let wanted = find_raw(result, &["inputRequests"])
             .and_then(object_fields)
             .unwrap_or_default();
         let mut questions = Vec::new();
         for (key, request) in &wanted {
-            let method =
-                find_value(request, &["method"]).map(|span| request[span].trim_matches('"'));
-            let method = method.unwrap_or_default();
+            let method = find_raw(request, &["method"]).unwrap_or_default();
+            let method = method.trim_matches('"');
             let capability = method.split('/').next().unwrap_or_default();
             if !CLIENT_REQUEST_METHODS.contains(&method) || !call.client.has_capability(capability)
             {
@@ -139,7 +134,7 @@ impl ServerTask {
                     format!("the server requests `{method}`, which the client does not support");
                 return reply.send_error(&id, -32603, &why);
             }
-            let params = find_value(request, &["params"]).map_or("{}", |span| &request[span]);
+            let params = find_raw(request, &["params"]).unwrap_or("{}");
             questions.push((key, method, params));
         }
         if call.input_rounds >= MAX_INPUT_ROUNDS {
@@ -152,13 +147,13 @@ impl ServerTask {
         let mut input_call = InputRequiredCall {
             call,
             reply,
-            request_state: raw("requestState").map(str::to_owned),
+            request_state: find_raw(result, &["requestState"]).map(str::to_owned),
             open_inputs: BTreeMap::new(),
             input_responses: Vec::new(),
         };
         let mut asked = Vec::new();
         for (key, method, params) in questions {
-            let id = self.pending_requests.next_hub_id();
+            let id = self.calls.pending.next_hub_id();
             asked.push(message::request_message(&id, method, params));
             input_call.open_inputs.insert(id, key.clone());
         }
@@ -166,9 +161,9 @@ impl ServerTask {
         if asked.is_empty() {
             return self.retry_call(input_call);
         }
-        self.input_required_calls.push(input_call);
-        for text in asked {
-            client.notification_sink.deliver(text, true);
+        self.calls.input_required.push(input_call);
+        for request in asked {
+            client.notification_sink.deliver(request, true);
         }
     }
 
@@ -178,15 +173,14 @@ impl ServerTask {
         let is_meant = |input_call: &InputRequiredCall| {
             input_call.client_number() == client_number && input_call.open_inputs.contains_key(id)
         };
-        let Some(index) = self.input_required_calls.iter().position(is_meant) else {
+        let Some(index) = self.calls.input_required.iter().position(is_meant) else {
             return false;
         };
-        let mut input_call = self.input_required_calls.swap_remove(index);
+        let mut input_call = self.calls.input_required.swap_remove(index);
         let key = input_call.open_inputs.remove(id).unwrap_or_default();
         let Some(result) = answer.result() else {
             self.cancel_client_requests(&input_call);
-            let text = std::str::from_utf8(answer.text()).unwrap_or_default();
-            let why = find_value(text, &["error", "message"]).map_or("", |span| &text[span]);
+            let why = answer.raw_error(&["message"]).unwrap_or_default();
             let why = format!("the client refused the input that the server requested: {why}");
             input_call
                 .reply
@@ -197,7 +191,7 @@ impl ServerTask {
         input_call.input_responses.push(format!("{key}:{result}"));
         match input_call.open_inputs.is_empty() {
             true => self.retry_call(input_call),
-            false => self.input_required_calls.push(input_call),
+            false => self.calls.input_required.push(input_call),
         }
         true
     }
@@ -229,10 +223,10 @@ impl ServerTask {
         &mut self,
         is_meant: impl Fn(&InputRequiredCall) -> bool,
     ) -> Vec<(ReplySender, String)> {
-        let (dropped, rest) = std::mem::take(&mut self.input_required_calls)
+        let (dropped, rest) = std::mem::take(&mut self.calls.input_required)
             .into_iter()
             .partition(|input_call| is_meant(input_call));
-        self.input_required_calls = rest;
+        self.calls.input_required = rest;
         let dropped: Vec<InputRequiredCall> = dropped;
         dropped
             .into_iter()
@@ -247,20 +241,24 @@ impl ServerTask {
     fn cancel_client_requests(&mut self, input_call: &InputRequiredCall) {
         for id in input_call.open_inputs.keys() {
             let params = format!(r#"{{"requestId":{id}}}"#);
-            let text = message::notification_message("notifications/cancelled", &params);
-            input_call.call.client.notification_sink.deliver(text, true);
+            let message = message::notification_message("notifications/cancelled", &params);
+            let sink = &input_call.call.client.notification_sink;
+            sink.deliver(message, true);
         }
     }
 
     /// Sends a new listen request with the current subscriptions, and ends the one before.
     pub(super) fn renew_listen_request(&mut self) {
-        self.relisten_at = None;
-        let result = self.initialize_result.as_deref().unwrap_or_default();
+        self.connection.relisten_at = None;
+        let result = self
+            .connection
+            .initialize_result
+            .as_deref()
+            .unwrap_or_default();
         let result = std::str::from_utf8(result).unwrap_or_default();
         let mut wanted = serde_json::Map::new();
         for kind in ["tools", "prompts", "resources"] {
-            let list_changed = find_value(result, &["capabilities", kind, "listChanged"]);
-            if list_changed.is_some_and(|span| &result[span] == "true") {
+            if find_raw(result, &["capabilities", kind, "listChanged"]) == Some("true") {
                 wanted.insert(format!("{kind}ListChanged"), true.into());
             }
         }
@@ -268,16 +266,16 @@ impl ServerTask {
         if !uris.is_empty() {
             wanted.insert("resourceSubscriptions".into(), uris.into());
         }
-        let before = self.listen_request.take();
+        let before = self.connection.listen_request.take();
         if !wanted.is_empty() {
-            let id = self.pending_requests.next_hub_id();
+            let id = self.calls.pending.next_hub_id();
             let params = serde_json::json!({"notifications": wanted}).to_string();
-            let text = message::request_message(&id, "subscriptions/listen", &params);
-            self.listen_request = Some(ListenRequest {
+            let request = message::request_message(&id, "subscriptions/listen", &params);
+            self.connection.listen_request = Some(ListenRequest {
                 id,
                 is_confirmed: false,
             });
-            self.send_enveloped(text);
+            self.send_enveloped(request);
         }
         if let Some(before) = before {
             // The message ends the former subscription, which is no call, so `cancel: false` does not apply. Otherwise
@@ -290,28 +288,30 @@ impl ServerTask {
         }
     }
 
-    /// Whether the answer ends the listen request. An established one is sent again.
-    pub(super) fn handle_listen_end(&mut self, answer: &RpcMessage) -> bool {
+    /// Handles an answer that ends the listen request. An established one is sent again.
+    pub(super) fn handle_listen_end(&mut self, answer: &RpcMessage) {
         let is_meant = |listening: &mut ListenRequest| answer.id() == Some(&*listening.id);
-        let Some(ended) = self.listen_request.take_if(is_meant) else {
-            return false;
-        };
-        self.relisten_at = ended.is_confirmed.then(|| Instant::now() + RELISTEN_DELAY);
-        true
+        if let Some(ended) = self.connection.listen_request.take_if(is_meant) {
+            let relisten_at = Instant::now() + RELISTEN_DELAY;
+            self.connection.relisten_at = ended.is_confirmed.then_some(relisten_at);
+        }
     }
 
     pub(super) fn confirm_listen_request(&mut self) {
-        if let Some(listening) = &mut self.listen_request {
+        if let Some(listening) = &mut self.connection.listen_request {
             listening.is_confirmed = true;
         }
     }
 
     /// The only open call: a message without an address can belong to no other.
     pub(super) fn only_call(&self) -> Option<&ReplySender> {
-        if self.revision != ProtocolRevision::Stateless || self.lifecycle.phase != ServerPhase::Up {
+        if self.handshake.revision != ProtocolRevision::Stateless
+            || self.lifecycle.phase != ServerPhase::Up
+        {
             return None;
         }
-        self.pending_requests
+        self.calls
+            .pending
             .only_request()
             .and_then(|call: &PendingRequest<PendingOrigin>| call.origin.reply())
     }

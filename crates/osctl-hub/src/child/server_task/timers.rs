@@ -3,67 +3,54 @@
 
 use super::{PendingOrigin, ServerTask};
 use crate::child::pending_requests::PendingRequest;
-use crate::child::restart_policy::{ServerEvent, ServerPhase};
+use crate::child::restart_policy::{ServerDemand, ServerEvent};
 use tokio::time::{Instant, sleep_until};
 
 impl ServerTask {
     /// The next time at which a timer fires.
     pub(super) fn next_timer(&self) -> Option<Instant> {
-        let next_start = match self.lifecycle.phase {
-            ServerPhase::Backoff { until } => Some(self.started_at + until),
-            // A server with subscriptions is restarted without a request.
-            ServerPhase::Down if !self.subscriptions.is_empty() && !self.is_draining => {
-                Some(self.started_at)
-            }
-            _ => None,
-        };
-        let idle = self.spec.config.idle_timeout.filter(|_| self.is_idle());
-        let idle = idle.map(|idle| self.last_used + idle);
-        [
-            self.pending_requests.earliest_deadline(),
-            next_start,
-            idle,
-            self.relisten_at,
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        let next_event = self.lifecycle.next_event(self.demand());
+        let next_event = next_event.map(|(at, _)| self.started_at + at);
+        let deadline = self.calls.pending.earliest_deadline();
+        let times = [deadline, next_event, self.connection.relisten_at];
+        times.into_iter().flatten().min()
     }
 
-    /// Whether the server runs without open calls and subscriptions.
-    fn is_idle(&self) -> bool {
-        self.lifecycle.phase == ServerPhase::Up
-            && self.has_no_open_calls()
-            && self.subscriptions.is_empty()
+    /// What the server runs for.
+    pub(super) fn demand(&self) -> ServerDemand {
+        let idle = self.spec.config.idle_timeout;
+        ServerDemand {
+            has_open_calls: self.calls.count() > 0,
+            is_awaited: !self.calls.queued.is_empty() || !self.handshake.waiters.is_empty(),
+            has_subscriptions: !self.subscriptions.is_empty(),
+            is_draining: self.is_draining,
+            idle_until: idle.map(|idle| self.last_used - self.started_at + idle),
+        }
     }
 
     pub(super) async fn handle_timers(&mut self) {
         let now = Instant::now();
         while let Some((server_id, call)) = self
-            .pending_requests
+            .calls
+            .pending
             .take_matching(|call| call.deadline <= now)
         {
             self.time_out_request(&server_id, call);
         }
-        if let ServerPhase::Backoff { until } = self.lifecycle.phase
-            && self.started_at.elapsed() >= until
-        {
-            self.apply_event(ServerEvent::BackoffElapsed);
-        }
-        // A draining task still answers the calls that wait.
-        let is_waited_for = !self.queued_requests.is_empty() || !self.initialize_waiters.is_empty();
-        let is_listened_to = !self.subscriptions.is_empty() && !self.is_draining;
-        if self.lifecycle.phase == ServerPhase::Down && (is_waited_for || is_listened_to) {
-            self.ensure_started().await;
-        }
-        if self.relisten_at.is_some_and(|at| at <= now) {
+        if self.connection.relisten_at.is_some_and(|at| at <= now) {
             self.renew_listen_request();
         }
-        let idle = self.spec.config.idle_timeout;
-        if self.is_idle() && idle.is_some_and(|idle| self.last_used + idle <= now) {
-            self.spec.log.append_note("the hub ends the idle server");
-            self.apply_event(ServerEvent::Idle);
-            self.close_pipe();
+        while let Some((at, event)) = self.lifecycle.next_event(self.demand())
+            && self.started_at + at <= now
+        {
+            if event == ServerEvent::Needed {
+                return self.ensure_started().await;
+            }
+            self.apply_event(event);
+            if event == ServerEvent::Idle {
+                self.spec.log.append_note("the hub ends the idle server");
+                self.close_pipe();
+            }
         }
     }
 

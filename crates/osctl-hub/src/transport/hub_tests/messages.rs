@@ -5,6 +5,7 @@ use super::{
     tool_call_body,
 };
 use crate::message::RpcMessage;
+use crate::message::tests::PARSE_COUNT;
 use serde_json::{Value, json};
 
 /// Ids and arguments in the form that servers and clients of several languages write, and more unusual ones.
@@ -21,6 +22,43 @@ const UNUSUAL_IDS_AND_ARGUMENTS: [(&str, &str); 8] = [
     (r#""""#, r#"{ "spaces" : [ 1 , 2 ]  , "tab":	1 }"#),
     (r#""osctl-1""#, r#"{"name":"b__echo","id":7}"#),
 ];
+
+#[tokio::test]
+async fn a_call_and_its_answer_are_parsed_once() {
+    let fixture = HubFixture::new();
+    let client = fixture.session_client("/mcp").await;
+    let meta = r#"{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
+    let modern = format!(r#","arguments":{{"uri":"x:linked"}},"_meta":{meta}"#);
+    let arguments = r#","arguments":{"uri":"x:linked"}"#;
+    for server in ["a", "b"] {
+        for params in [arguments, &modern] {
+            let name = format!("{server}__link");
+            let call = tool_call_body("1", &name, params);
+            let headers = [
+                ("accept", TEST_ACCEPT_BOTH),
+                ("content-type", "application/json"),
+                ("mcp-protocol-version", "2026-07-28"),
+                ("mcp-method", "tools/call"),
+                ("mcp-name", &name),
+            ];
+            let send = async || match params == arguments {
+                true => client.post_for_text(&call).await,
+                false => {
+                    let sent =
+                        send_test_request(&client.routes, "POST", "/mcp", &headers, call.clone());
+                    response_text(sent.await).await
+                }
+            };
+            // The first call starts the server; the second one is answered after the lists that the hub requests.
+            send().await;
+            send().await;
+            let before = PARSE_COUNT.get();
+            assert!(send().await.contains("x:linked"));
+            // The test server parses the call, too.
+            assert_eq!(PARSE_COUNT.get() - before, 3, "{call}");
+        }
+    }
+}
 
 #[tokio::test]
 async fn merged_servers_preserve_bytes() {
