@@ -26,6 +26,7 @@ TURN = 50
 """Requests of one version before the other takes its turn."""
 IDLE_S = 25
 """Time without requests before a measurement of idle memory."""
+EVOLVE = "an evolve after a changed line (median / slowest)"
 MEMORY_OF_COMPANION = "cat /proc/[0-9]*/status | grep -A30 '^Name:.osctl$' | grep VmRSS"
 
 
@@ -43,11 +44,14 @@ class Version:
         self.memory: list[int] = []
         self.is_up = False
 
-    def command(self, *words: str) -> str:
+    def execute(self, *words: str) -> subprocess.CompletedProcess[str]:
         words = (str(self._binary), "--instance", self._instance, *words)
         env = {k: v for k, v in os.environ.items() if not k.startswith("OSCTL_")}
         env |= {"HOME": self._home.name, "XDG_CACHE_HOME": str(Path.home() / ".cache")}
-        ran = subprocess.run(words, env=env, cwd=self._project, capture_output=True, text=True)
+        return subprocess.run(words, env=env, cwd=self._project, capture_output=True, text=True)
+
+    def command(self, *words: str) -> str:
+        ran = self.execute(*words)
         if ran.returncode != 0:
             sys.exit(f"{' '.join(words)}: {ran.stderr}")
         return ran.stdout
@@ -55,8 +59,8 @@ class Version:
     def up(self) -> None:
         # The first versions always wrote all files.
         self.command("init", *(["--full"] if "--full" in self.command("init", "--help") else []))
-        self.command("up", "--yes", "--auto-ports")
         self.is_up = True
+        self.command("up", "--yes", "--auto-ports")
         state = Path(self._home.name, ".local/state/osctl", self._instance)
         token = (state / "token").read_text().strip()
         self._headers = {"Authorization": f"Bearer {token}"}
@@ -146,7 +150,7 @@ class Version:
     def time_evolve(self) -> None:
         with Path(self._project, "body/kernel/__init__.py").open("a") as file:
             file.write("\n# changed\n")
-        self.take("an evolve after a changed line", lambda: self.command("evolve"))
+        self.take(EVOLVE, lambda: self.command("evolve"))
 
     def take(self, kind: str, act: Callable[[], Any]) -> None:
         began = time.perf_counter()
@@ -202,7 +206,7 @@ def milliseconds(seconds: float) -> str:
 
 def print_table(old: Version, new: Version) -> None:
     print("| | old p50 / p99 | new p50 / p99 | ratio of p50 / p99 |\n|---|---|---|---|")
-    for kind in [*KINDS, "an evolve after a changed line"]:
+    for kind in [*KINDS, EVOLVE]:
         cells = []
         quantiles = []
         for version in (old, new):
@@ -229,7 +233,7 @@ def main() -> None:
     finally:
         for version in (old, new):
             if version.is_up:
-                version.command("down", "--purge", "--yes")
+                version.execute("down", "--purge", "--yes")
     print_table(old, new)
 
 

@@ -87,8 +87,9 @@ def _keep_user_frames(trace: TracebackException | None, seen: set[int]) -> None:
     kept = [frame for frame in frames[first:] if _is_users(frame.filename)]
     for frame in kept:
         frame.filename = FILES_OF_CELLS.get(frame.filename, frame.filename)
-    if (broken := getattr(trace, "filename", None)) in FILES_OF_CELLS:  # of a `SyntaxError`
-        trace.filename = FILES_OF_CELLS[broken]
+    broken = getattr(trace, "filename", None)  # of a `SyntaxError`
+    if isinstance(broken, str):
+        trace.filename = FILES_OF_CELLS.get(broken, broken)
     trace.stack = StackSummary.from_list(kept) if kept else None  # type: ignore[assignment]
     _keep_user_frames(trace.__cause__, seen)
     _keep_user_frames(trace.__context__, seen)

@@ -15,7 +15,7 @@ _NO_FILES = ("-", "-c")
 def run_as_program(argv: list[str], namespace: dict[str, Any]) -> Iterator[str | None]:
     """Sets `sys.argv` and `__file__` while the code runs; does nothing without arguments.
 
-    Gives the program's file, if it is one.
+    Yields the path of the program; none for `-` and `-c`.
     """
     if not argv:
         yield None

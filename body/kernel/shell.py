@@ -147,6 +147,7 @@ class Shell(InteractiveShell):
             if result.info.store_history:
                 self.history_manager.store_inputs(number, cell, raw_cell)
             codes = self._compile_cell(tree, name)
+            self.compile.program = None  # cells that this one runs are not of its file
         except Exception as error:
             result.error_before_exec = self.failure = error
             return

@@ -41,6 +41,7 @@ class Sources(CachingCompiler):
 
     def cache(self, transformed_code: str, number: int = 0, raw_code: str | None = None) -> str:
         name = super().cache(transformed_code, number, raw_code)
+        FILES_OF_CELLS.pop(name, None)
         if self.program is not None:
             FILES_OF_CELLS[name] = self.program
         size = len(transformed_code)

@@ -26,6 +26,8 @@ def test_a_traceback_of_a_program_names_its_file(kernel):
     assert 'File "/repo/a.py", line 3' in run.traceback and "<cell" not in run.traceback
     assert "    inner(0)" in run.traceback
     assert 'File "/repo/b.py", line 1' in kernel.run("x = = 2", argv=["/repo/b.py"]).traceback
+    nested = kernel.run("get_ipython().run_cell('\\n1/0')", argv=["/repo/c.py"]).traceback
+    assert 'File "<cell ' in nested and 'c.py", line 2' not in nested
     run = kernel.run("inner(0)")
     assert 'File "<cell ' in run.traceback and 'File "/repo/a.py", line 2' in run.traceback
 

@@ -96,6 +96,9 @@ pub(super) fn with_envelope(message: RpcMessage, envelope: &str) -> RpcMessage {
 
 /// Adds fields to the parameters of a request.
 pub(super) fn with_params(message: RpcMessage, fields: &str) -> RpcMessage {
+    if fields.is_empty() {
+        return message;
+    }
     if let Some(params) = message.param_span(&[]) {
         return with_object_fields(message, params, fields);
     }
@@ -213,8 +216,12 @@ mod tests {
         );
         let expected = r#"{"id":1,"method":"m","params":{"_meta":{"a":1.0}}}"#;
         assert_eq!(without_envelope(dressed).text(), expected.as_bytes());
-        let more = with_params(message(r#"{"id":1,"method":"m"}"#), "\"a\":1");
-        assert_eq!(more.params(), Some(r#"{"a":1}"#));
+        for text in [r#"{"id":1,"method":"m"}"#, r#"{"method":"m","id":1}"#] {
+            let more = with_params(message(text), "\"a\":1");
+            assert_eq!(more.params(), Some(r#"{"a":1}"#));
+            assert_eq!(more.id(), Some("1"));
+            assert_eq!(with_params(more.clone(), "").text(), more.text());
+        }
     }
 
     #[test]

@@ -161,7 +161,7 @@ impl Hub {
     /// Adds new and changed servers, and drains removed and changed ones. Unchanged servers keep running.
     pub(super) fn apply_config(&self, found: McpConfig) {
         for problem in &found.problems {
-            tracing::warn!(why = problem, "a part of the MCP configuration is ignored");
+            tracing::warn!(why = problem, "the MCP configuration has a problem");
         }
         *self.0.config_errors.lock() = ConfigErrors {
             problems: found.problems,

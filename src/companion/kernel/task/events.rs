@@ -56,9 +56,10 @@ impl KernelOwner {
         self.usage.stray_output_bytes += bytes.len();
         if free_bytes > 0 && !bytes.is_empty() {
             let text = String::from_utf8_lossy(&bytes[..bytes.len().min(free_bytes)]).into_owned();
+            let dropped_bytes = bytes.len().saturating_sub(free_bytes);
             tracing::info!(
                 text = text.trim_end(),
-                dropped_bytes = bytes.len().saturating_sub(free_bytes),
+                dropped_bytes = (dropped_bytes > 0).then_some(dropped_bytes),
                 "the kernel wrote output between runs"
             );
         }

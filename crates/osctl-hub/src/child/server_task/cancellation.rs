@@ -44,7 +44,7 @@ impl ServerTask {
         }
         self.spec.log.append_note(CANCEL_EXIT_WARNING);
         tracing::warn!(
-            "the server ended after a cancellation; set `cancel: false` in the configuration of the server"
+            "the server ended after a cancellation, so the hub sends no more cancellations to the server; set `cancel: false` in the configuration of the server to prevent such an end"
         );
     }
 }
