@@ -19,6 +19,12 @@ pub(crate) struct CriuArgs {
     verb: Option<CriuVerb>,
 }
 
+impl CriuArgs {
+    pub(crate) fn removes_state(&self) -> bool {
+        matches!(self.verb, Some(CriuVerb::Rm { .. }))
+    }
+}
+
 #[derive(Debug, Subcommand)]
 enum CriuVerb {
     /// Checkpoint an idle kernel and end its process

@@ -23,6 +23,12 @@ pub(crate) struct CryoArgs {
     verb: Option<CryoVerb>,
 }
 
+impl CryoArgs {
+    pub(crate) fn removes_state(&self) -> bool {
+        matches!(self.verb, Some(CryoVerb::Rm(_)))
+    }
+}
+
 #[derive(Debug, Subcommand)]
 enum CryoVerb {
     /// Store variables and print a receipt

@@ -13,7 +13,7 @@ use crate::host::client::CompanionClient;
 use crate::host::engine_diagnosis::explain_by_engine;
 #[cfg(unix)]
 use crate::host::folders::is_open_to_others;
-use crate::host::instance::Instance;
+use crate::host::instance::{DEFAULT_INSTANCE, Instance};
 use crate::host::ports::{self, PortMachine};
 use crate::host::project::{self, ProjectChoice};
 use crate::host::{autorun, disk, escapes};
@@ -107,11 +107,13 @@ pub(crate) async fn run(args: DoctorArgs, cx: &CommandContext) -> Result<VerbOut
         let phase = found.ok().flatten().map(|container| container.phase);
         if phase.is_none() {
             let wanted = record.as_ref().map_or(config.ports, |r| r.ports);
+            // `up` takes the next free ports for a new instance that is not the first one.
+            let takes_others = record.is_none() && cx.instance.name != DEFAULT_INSTANCE;
             let free = ports::choose_ports(
                 wanted,
                 None,
                 PortMachine::from_engine(engine, config.bind),
-                None,
+                takes_others.then_some(&[][..]),
                 engine,
             )
             .await;

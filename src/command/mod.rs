@@ -129,6 +129,9 @@ fn instance_scope(verb: &HostVerb) -> InstanceScope<'_> {
         HostVerb::Evolve(args) if args.changes_instance() => InstanceScope::OfFolder,
         HostVerb::Env(args) if args.changes_variables() => InstanceScope::OfFolder,
         HostVerb::Down(args) if args.purges() => InstanceScope::OfFolder,
+        HostVerb::Cryo(args) if args.removes_state() => InstanceScope::OfFolder,
+        HostVerb::Criu(args) if args.removes_state() => InstanceScope::OfFolder,
+        HostVerb::Sessions(args) if args.removes_state() => InstanceScope::OfFolder,
         _ => InstanceScope::Existing,
     }
 }
@@ -234,6 +237,10 @@ mod tests {
             ("evolve ls", InstanceScope::Existing),
             ("env set A=b", InstanceScope::OfFolder),
             ("env", InstanceScope::Existing),
+            ("cryo rm x", InstanceScope::OfFolder),
+            ("criu rm x", InstanceScope::OfFolder),
+            ("sessions rm x", InstanceScope::OfFolder),
+            ("cryo", InstanceScope::Existing),
             ("exec 1", InstanceScope::Existing),
             ("ls", InstanceScope::Optional),
             ("config show", InstanceScope::Optional),

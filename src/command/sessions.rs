@@ -14,6 +14,12 @@ pub(crate) struct SessionsArgs {
     verb: Option<SessionsVerb>,
 }
 
+impl SessionsArgs {
+    pub(crate) fn removes_state(&self) -> bool {
+        matches!(self.verb, Some(SessionsVerb::Rm { .. }))
+    }
+}
+
 #[derive(Debug, Subcommand)]
 enum SessionsVerb {
     /// List the sessions (default)

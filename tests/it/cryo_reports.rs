@@ -121,7 +121,11 @@ fn a_reload_with_losses_exits_with_1_and_is_listed() {
     // What the store lost is no difference.
     let ran = home.run(["cryo", "reload", "--session", "kept-losses"]);
     assert_eq!(ran.code, 0, "{ran:?}");
-    assert!(ran.stderr.contains("no runs since then"), "{ran:?}");
+    assert!(
+        ran.stderr
+            .contains("no runs between the store and the restore"),
+        "{ran:?}"
+    );
     exec(&api, &of, "import os; os.remove('/tmp/kept_module.py')");
     assert_eq!(api.post("/restart", &json!({"session": of})).status, 200);
     let ran = home.run(["cryo", "reload", "--session", "kept-losses"]);
@@ -130,7 +134,7 @@ fn a_reload_with_losses_exits_with_1_and_is_listed() {
         "variables are lost or differ from the store",
         "`a` (",
         "kept_module",
-        "1 run since then",
+        "1 run between the store and the restore",
     ] {
         assert!(ran.stderr.contains(words), "{words}: {ran:?}");
     }
@@ -221,7 +225,11 @@ fn a_restore_names_its_generation_and_the_runs_after_it() {
     assert_eq!(ran.stdout, "1\n");
     let number = first["generation"].as_u64().unwrap();
     let words = format!("variables were restored from `default` generation {number}, stored ");
-    for words in [&*words, "; 4 runs since then", "could not be reloaded"] {
+    for words in [
+        &*words,
+        "; 4 runs between the store and the restore",
+        "could not be reloaded",
+    ] {
         assert!(ran.stderr.contains(words), "{words}: {ran:?}");
     }
     let api = home.api();
@@ -290,8 +298,9 @@ fn a_restart_reports_restored_variables() {
     let words = "session `default`: 2 variables are back from `default` generation ";
     assert!(ran.stderr.contains(words), "{ran:?}");
     assert!(
-        ran.stderr
-            .contains("; no runs since then; 1 lost or different: `g` (a generator"),
+        ran.stderr.contains(
+            "; no runs between the store and the restore; 1 lost or different: `g` (a generator"
+        ),
         "{ran:?}"
     );
     assert!(

@@ -206,7 +206,7 @@ fn a_stream_of_the_hub_with_too_long_an_event_is_closed() {
     drop(stdin);
     let (ran, peak) = watched.end();
     assert!(peak < MAX_HELD_BYTES, "it held {} MiB", peak >> 20);
-    let words = "the bridge stopped reading the hub's stream failure=the response is longer than 67108864 bytes";
+    let words = "the bridge stopped reading the hub's stream error=the response is longer than 67108864 bytes";
     assert!(ran.stderr.contains(words), "{ran:?}");
     let listened = companion.requests();
     let listened = listened

@@ -263,11 +263,11 @@ impl RpcMessage {
 
     /// Copies a message without parameters, and adds them.
     pub(super) fn with_new_params(&self, params: &str) -> Self {
-        const FIELD: &str = ",\"params\":";
+        const PARAMS_FIELD: &str = ",\"params\":";
         let end = self.text.iter().rposition(|byte| *byte == b'}');
         let end = end.unwrap_or_default();
-        let mut edited = self.with_edits([(end..end, &*format!("{FIELD}{params}"))]);
-        edited.params = Some(end + FIELD.len()..end + FIELD.len() + params.len());
+        let mut edited = self.with_edits([(end..end, &*format!("{PARAMS_FIELD}{params}"))]);
+        edited.params = Some(end + PARAMS_FIELD.len()..end + PARAMS_FIELD.len() + params.len());
         edited
     }
 

@@ -110,7 +110,7 @@ impl RestoredFrom {
             true => " (estimated: the machine stopped in between)",
             false => "",
         };
-        format!("{runs} since then{estimate}")
+        format!("{runs} between the store and the restore{estimate}")
     }
 
     fn describe_losses(&self) -> String {
@@ -165,11 +165,15 @@ mod tests {
         };
         assert!(from.describe().ends_with("; `lib.py` has changed"));
         from.warnings.clear();
-        let words = "`default` generation 4, stored 0 s ago; 2 runs since then";
+        let words =
+            "`default` generation 4, stored 0 s ago; 2 runs between the store and the restore";
         assert_eq!(from.describe(), words);
         from.runs_after = Some(1);
         from.runs_after_is_estimate = true;
-        assert!(from.describe().contains("; 1 run since then (estimated: "));
+        assert!(
+            from.describe()
+                .contains("; 1 run between the store and the restore (estimated: ")
+        );
         from.runs_after = None;
         assert!(from.describe().ends_with("is unknown"));
         let lost = |number: u64| LostVariable {

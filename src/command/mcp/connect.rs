@@ -242,10 +242,10 @@ pub(super) fn disconnect_client(
     let is_done = apply_change(&change, client, &how, cx)?;
     if cx.ui.json {
         cx.ui
-            .print_json(&change_answer(&change, client, name, is_done))?;
+            .print_json(&change_answer(&change, client, name.clone(), is_done))?;
     } else if is_done {
         cx.ui.print_message(format!(
-            "removed osctl from {title}; next: {}",
+            "removed the server `{name}` from {title}; next: {}",
             client.reload_hint
         ));
     }

@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(
             why,
             format!(
-                "E: Unable to locate package rigrep; check the name of the package: exit code 7 of {step}"
+                "E: Unable to locate package rigrep; check the name; the image has no package lists: `install-debs NAME` fetches them: exit code 7 of {step}"
             )
         );
         assert_eq!(named.as_deref(), Some(step));

@@ -25,7 +25,10 @@ const INNER_ERROR_LABELS: [&str; 2] = [": error: ", ": fatal error: "];
 
 /// What to do about causes that are common, by a part of the line in lower case.
 const COMMON_FIXES: [(&str, &str); 6] = [
-    ("unable to locate package", "check the name of the package"),
+    (
+        "unable to locate package",
+        "check the name; the image has no package lists: `install-debs NAME` fetches them",
+    ),
     (
         "--require-hashes",
         "`osctl add NAME` adds a package with its hashes",
@@ -184,7 +187,7 @@ mod tests {
         for (text, cause) in [
             (
                 "Reading package lists...\nE: Unable to locate package rigrep\n",
-                "E: Unable to locate package rigrep; check the name of the package",
+                "E: Unable to locate package rigrep; check the name; the image has no package lists: `install-debs NAME` fetches them",
             ),
             (
                 "error: In `--require-hashes` mode, all requirements must have a hash: a==1\nerror: later",

@@ -105,7 +105,7 @@ async fn a_failed_build_changes_nothing() {
     let end = (
         Failed,
         Building,
-        "line 3 of the Dockerfile: E: Unable to locate package jqq; check the name of the package: exit code 100",
+        "line 3 of the Dockerfile: E: Unable to locate package jqq; check the name; the image has no package lists: `install-debs NAME` fetches them: exit code 100",
     );
     assert_end(end, "a step of the Dockerfile fails", |harness| {
         harness.write_dockerfile("FROM ${BASE}\n\nRUN apt-get install jqq\n");
