@@ -366,4 +366,4 @@ fn content_digest(content: &[u8]) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-fn body(files: &[(&str, &str)]) -> Body {
+pub(in crate::image) fn body(files: &[(&str, &str)]) -> Body {
     let files = files
         .iter()
         .map(|(p, c)| ((*p).into(), c.as_bytes().to_vec()))
@@ -13,7 +13,7 @@ fn body(files: &[(&str, &str)]) -> Body {
     Body::from_files(files)
 }
 
-fn write(body: &Body, folder: &Path) {
+pub(in crate::image) fn write(body: &Body, folder: &Path) {
     body.write_to_folder(&Folder::open(folder).unwrap(), folder)
         .unwrap();
 }

@@ -1,21 +1,8 @@
 use super::check_reserved_paths;
-use crate::archive::Folder;
 use crate::image::Body;
+use crate::image::body::tests::{body, write};
 use std::fs;
 use std::path::Path;
-
-fn body(files: &[(&str, &str)]) -> Body {
-    let files = files
-        .iter()
-        .map(|(p, c)| ((*p).into(), c.as_bytes().to_vec()))
-        .collect();
-    Body::from_files(files)
-}
-
-fn write(body: &Body, folder: &Path) {
-    body.write_to_folder(&Folder::open(folder).unwrap(), folder)
-        .unwrap();
-}
 
 #[test]
 fn a_written_body_is_read_back_as_it_was() {

@@ -220,6 +220,8 @@ mod tests {
             let more = with_params(message(text), "\"a\":1");
             assert_eq!(more.params(), Some(r#"{"a":1}"#));
             assert_eq!(more.id(), Some("1"));
+            let parsed = RpcMessage::parse(more.text().clone()).unwrap();
+            assert_eq!((parsed.params(), parsed.id()), (more.params(), more.id()));
             assert_eq!(with_params(more.clone(), "").text(), more.text());
         }
     }
