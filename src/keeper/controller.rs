@@ -221,7 +221,11 @@ impl RunController {
                 }
             }
             KeeperOutcome::WatchEnded(WatchVerdict::Passed) => {
-                RunJournal::new(&self.settings.state_folder).close()?
+                let journal = RunJournal::new(&self.settings.state_folder);
+                let watched = journal.read().ok().flatten();
+                let watched = watched.map(|entry| entry.run.to_string());
+                tracing::info!(run = watched, "the watch period ended");
+                journal.close()?
             }
             KeeperOutcome::WatchEnded(WatchVerdict::Failed(why)) => self.start_rescue(why),
             KeeperOutcome::Rescue(work) => drop(self.start_execution(*work)),

@@ -5,6 +5,7 @@ use crate::commands::Followed;
 use crate::evolve::{
     assert_remembers, containers, engine, latest, on_second, read, remember, small, write,
 };
+use crate::evolve_keeper_socket::assert_logged;
 use crate::harness::Home;
 use crate::instance::container_id;
 use crate::second_engine::{Second, until};
@@ -13,8 +14,6 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use std::path::PathBuf;
-use std::thread;
-use std::time::Duration;
 
 trials![
     a_keeper_killed_while_containers_swap_finishes_the_run,
@@ -64,9 +63,6 @@ const ROLLBACK_POINTS: [&str; 2] = [
     "rolling back: removing the new container",
     "rolling back: resuming the old container",
 ];
-
-/// The watch period of the small body, and some seconds more.
-const AFTER_WATCH_PERIOD: Duration = Duration::from_secs(16);
 
 /// The points where two containers exist.
 pub(crate) const SWAP: std::ops::Range<usize> = 5..7;
@@ -287,7 +283,8 @@ fn kill_the_host(extent: Extent) {
     assert_finished(&home, "watch period");
     assert_eq!(container_id(&home), new);
     // A second kill in the watch period would bring the former image back.
-    thread::sleep(AFTER_WATCH_PERIOD);
+    let run = latest(&home)["id"].as_str().unwrap().to_owned();
+    assert_logged(&home, "the watch period ended", &run);
     // During a rollback to the container that was set aside.
     let entrypoint = read(&home, "entrypoint.sh");
     write(&home, "entrypoint.sh", &fails_after_swap(&entrypoint));
