@@ -2,7 +2,7 @@
 //!
 //! A failure that is not named here is a bug, with exit code [`EXIT_BUG`].
 
-pub(crate) use osctl_support::nearest_name::nearest_name;
+pub(crate) use crate::protocol::nearest_name::nearest_name;
 
 use std::io;
 use std::path::PathBuf;

@@ -205,7 +205,7 @@ fn each_layer_names_only_what_it_may() {
             "replacement" => &["engine", "error", "protocol"],
             "config" => &["error", "protocol"],
             "ui" => &["engine", "error", "protocol"],
-            "error" => &["osctl_support"],
+            "error" => &["protocol"],
             // `model_checker` is only for the tests.
             "log_output" | "model_checker" => &[],
             other => panic!("`{other}` is a layer without a law"),

@@ -11,7 +11,7 @@ use super::param_headers::ClientParamHeaders;
 use super::server_entry::{ServerAccess, ServerEntry};
 use bytes::Bytes;
 use osctl_protocol::mcp::ToolProfile;
-use osctl_support::nearest_name::nearest_name;
+use osctl_protocol::nearest_name::nearest_name;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;

@@ -20,6 +20,7 @@ pub mod kernel;
 pub mod line_buffer;
 pub mod mcp;
 pub mod mcp_header;
+pub mod nearest_name;
 pub mod packages;
 pub mod progress;
 pub mod proof;

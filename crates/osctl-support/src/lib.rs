@@ -1,9 +1,8 @@
-//! Parts that no subject of osctl owns: replacement of whole files, delays between attempts, the nearest known name, and
-//! the form of a refused HTTP request.
+//! Parts that no subject of osctl owns: replacement of whole files, delays between attempts, and the form of a refused
+//! HTTP request.
 //!
 //! This crate depends only on `osctl-protocol`.
 
 pub mod api;
 pub mod atomic_write;
 pub mod backoff;
-pub mod nearest_name;
