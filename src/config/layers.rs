@@ -35,7 +35,7 @@ const INSTANCES_KEY: &str = "instances";
 const MERGED_KEYS: &[&str] = &["env", "servers"];
 
 /// Characters of a key per edit, up to which a key is suggested for an unknown one.
-pub(super) const CHARS_PER_KEY_EDIT: usize = 2;
+const CHARS_PER_KEY_EDIT: usize = 2;
 
 /// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]

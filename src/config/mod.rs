@@ -14,6 +14,7 @@ mod variables;
 pub(crate) use layers::{ConfigSource, ResolvedConfig};
 
 use crate::error::{Error, Result};
+use crate::protocol::mcp::McpServerEntry;
 use crate::protocol::packages::PackageLists;
 use published::PublishedImage;
 use schemars::JsonSchema;
@@ -442,7 +443,7 @@ impl ResolvedConfig {
             }
         }
         for (name, server) in &config.servers {
-            if let Some((key, nearest)) = servers::find_misspelt_server_key(server) {
+            if let Some((key, nearest)) = McpServerEntry::find_misspelt_key(server) {
                 let key = format!("servers.{name}.{key}");
                 let (place, nearest) = (place("servers"), Some(nearest.to_owned()));
                 return Err(Error::UnknownKey {

@@ -6,11 +6,13 @@ use crate::archive::Folder;
 use crate::error::{Error, Result};
 use crate::protocol::BODY_PROTOCOL_VERSION;
 use crate::protocol::hex::hex;
+use crate::protocol::mcp::McpServerEntry;
 use crate::protocol::packages::PackageKind;
 use crate::protocol::yaml::has_anchor;
 use include_dir::{Dir, include_dir};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -162,8 +164,9 @@ impl Body {
             .into());
         }
         if let Some(servers) = self.files.get(SERVERS_FILE) {
-            let parsed = serde_json::from_slice::<serde::de::IgnoredAny>(servers);
-            parsed.map_err(|e| unfit(format!("`{SERVERS_FILE}` is not valid JSON: {e}")))?;
+            let parsed: Value = serde_json::from_slice(servers)
+                .map_err(|e| unfit(format!("`{SERVERS_FILE}` is not valid JSON: {e}")))?;
+            check_servers(&parsed).map_err(|why| unfit(format!("`{SERVERS_FILE}`: {why}")))?;
         }
         let services = self.files.get(SERVICES_FILE).map(Vec::as_slice);
         let services = services.and_then(|services| std::str::from_utf8(services).ok());
@@ -278,6 +281,16 @@ impl Body {
         folder.write_file(BODY_ORIGIN_FILE, &serde_json::to_vec_pretty(&origin)?)?;
         Ok(done)
     }
+}
+
+/// # Errors
+/// When the hub would refuse the entry of a server because of its fields.
+pub(super) fn check_servers(document: &Value) -> std::result::Result<(), String> {
+    let servers = document["mcpServers"].as_object().into_iter().flatten();
+    for (name, entry) in servers {
+        McpServerEntry::parse_entry(entry).map_err(|why| format!("the server `{name}`: {why}"))?;
+    }
+    Ok(())
 }
 
 /// The open folder of a body.

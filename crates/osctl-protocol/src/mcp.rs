@@ -1,6 +1,7 @@
 //! Configuration and status of MCP servers.
 
 use super::kernel::RunStatus;
+use super::nearest_name::nearest_name;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -126,6 +127,15 @@ pub struct McpServerEntry {
     pub cancel: Option<bool>,
 }
 
+/// The keys of an [`McpServerEntry`].
+const SERVER_ENTRY_KEYS: [&str; 14] = [
+    "args", "cancel", "command", "cwd", "disabled", "env", "headers", "idle", "lean", "shared",
+    "start", "timeout", "tools", "url",
+];
+
+/// Characters of a key per edit, up to which an unknown key counts as a mistyped one.
+const CHARS_PER_ENTRY_KEY_EDIT: usize = 2;
+
 /// When a server is started.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema,
@@ -216,6 +226,9 @@ impl McpServerEntry {
     /// When a field is invalid: which field, and why.
     pub fn parse_entry(entry: &Value) -> Result<Self, String> {
         let fields = entry.as_object().ok_or("the entry is not an object")?;
+        if let Some((key, meant)) = Self::find_misspelt_key(entry) {
+            return Err(format!("unknown key `{key}`; did you mean `{meant}`?"));
+        }
         // serde's error texts quote values, which may be secrets.
         Self::deserialize(entry).map_err(|_| {
             let mut wrong = fields
@@ -224,6 +237,15 @@ impl McpServerEntry {
             let first = wrong.next();
             first.unwrap_or_else(|| "a field has an invalid value".into())
         })
+    }
+
+    /// A key that is probably a mistyped one, and the key that it probably means. Other unknown keys, which only MCP
+    /// clients use, are ignored.
+    pub fn find_misspelt_key(entry: &Value) -> Option<(&str, &'static str)> {
+        let keys = entry.as_object()?.keys().map(String::as_str);
+        let mut unknown = keys.filter(|key| !SERVER_ENTRY_KEYS.contains(key));
+        let nearest = |key| nearest_name(key, SERVER_ENTRY_KEYS, CHARS_PER_ENTRY_KEY_EDIT);
+        unknown.find_map(|key| Some((key, nearest(key)?)))
     }
 }
 
@@ -284,8 +306,46 @@ impl ServerState {
 
 #[cfg(test)]
 mod tests {
-    use super::McpServerEntry;
+    use super::{McpServerEntry, SERVER_ENTRY_KEYS};
     use serde_json::json;
+
+    #[test]
+    fn a_mistyped_key_is_found_and_a_key_of_clients_is_ignored() {
+        for (entry, expected) in [
+            (json!({"comand": "x"}), Some(("comand", "command"))),
+            (json!({"command": "x", "argz": []}), Some(("argz", "args"))),
+            (
+                json!({"command": "x", "tiemout": 3}),
+                Some(("tiemout", "timeout")),
+            ),
+            (
+                json!({"command": "x", "type": "stdio", "alwaysAllow": [], "name": "n", "description": "d"}),
+                None,
+            ),
+            (json!("text"), None),
+        ] {
+            let found = McpServerEntry::find_misspelt_key(&entry);
+            assert_eq!(found, expected, "{entry}");
+        }
+        let refused = McpServerEntry::parse_entry(&json!({"comand": "sk-1"}));
+        let why = "unknown key `comand`; did you mean `command`?";
+        assert_eq!(refused.unwrap_err(), why);
+    }
+
+    #[test]
+    fn the_keys_are_those_of_the_entry() {
+        let entry = json!({
+            "command": "c", "args": ["a"], "env": {"A": "b"}, "cwd": "/", "url": "u", "headers": {"A": "b"},
+            "disabled": true, "start": "eager", "shared": true, "timeout": 1.0, "idle": 1.0, "tools": ["t"],
+            "lean": ["t"], "cancel": false,
+        });
+        let entry: McpServerEntry = serde_json::from_value(entry).unwrap();
+        let written = serde_json::to_value(entry).unwrap();
+        let written = written.as_object().unwrap();
+        let mut keys: Vec<&str> = written.keys().map(String::as_str).collect();
+        keys.sort_unstable();
+        assert_eq!(keys, SERVER_ENTRY_KEYS);
+    }
 
     #[test]
     fn a_wrong_field_is_named_without_its_value() {

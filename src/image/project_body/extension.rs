@@ -5,7 +5,7 @@
 //! Every other file is added, or replaces the default file at the same path.
 
 use crate::error::Result;
-use crate::image::body::{BODY_MANIFEST, Body};
+use crate::image::body::{BODY_MANIFEST, Body, check_servers};
 use crate::image::body_reader::unfit_body_error;
 use crate::image::dockerfile_rules::begins_with_stage;
 use serde_json::{Map, Value};
@@ -67,6 +67,8 @@ fn add_servers(default: &[u8], added: &[u8]) -> std::result::Result<Vec<u8>, Str
             _ => return Err(format!("`{MCP_SERVERS_KEY}` is not an object")),
         }
     }
+    let document = Value::Object(document);
+    check_servers(&document)?;
     serde_json::to_vec_pretty(&document).map_err(|error| error.to_string())
 }
 
@@ -149,6 +151,13 @@ mod tests {
                     ("mcp.json", r#"{"mcpServers": []}"#),
                 ],
                 "mcpServers",
+            ),
+            (
+                vec![
+                    ("Dockerfile", "FROM host\n"),
+                    ("mcp.json", r#"{"mcpServers": {"a": {"comand": "x"}}}"#),
+                ],
+                "`mcp.json`: the server `a`: unknown key `comand`; did you mean `command`?",
             ),
             (
                 vec![("Dockerfile", "FROM host\n"), (".osctl/osctl", "x")],

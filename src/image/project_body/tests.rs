@@ -48,6 +48,10 @@ fn a_body_that_is_incomplete_or_uses_reserved_paths_is_refused() {
     assert!(why.contains("`body.yaml` is missing"), "{why}");
     let why = refused(&[("body.yaml", "protocol: many")]);
     assert!(why.contains("`body.yaml` can't be read"), "{why}");
+    let servers = r#"{"mcpServers": {"a": {"command": "x", "argz": []}}}"#;
+    let why = refused(&[manifest, ("mcp.json", servers)]);
+    let expected = "`mcp.json`: the server `a`: unknown key `argz`; did you mean `args`?";
+    assert!(why.contains(expected), "{why}");
 }
 
 #[test]
