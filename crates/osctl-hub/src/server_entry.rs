@@ -4,7 +4,7 @@ use super::child::protocol_revision::{HANDSHAKE_REVISIONS, NEWEST_HANDSHAKE_REVI
 use super::child::{HandshakeError, InProcessServer, ServerHandle, ServerPhase, ServerSpec};
 use super::client::{McpClient, ReplySender};
 use super::config::{McpServerConfig, ServerTransport};
-use super::message::{RpcMessage, RpcMessageKind, find_elements, find_string, find_value, splice};
+use super::message::{RpcMessage, RpcMessageKind, find_string, find_value, splice};
 use super::name_filter::NameFilter;
 use super::param_headers::{ClientParamHeaders, HEADER_SCHEMA_KEY, find_header_mismatch};
 use super::server_cache::{CACHED_LIST_METHODS, ServerCache};
@@ -56,6 +56,7 @@ impl ServerEntry {
             built_in_server: os.clone(),
             call_count: AtomicUsize::new(0),
             crash_count: AtomicUsize::new(0),
+            last_failure: Mutex::default(),
             ends_at_cancel: AtomicBool::new(false),
             inherited_environment: settings.inherited_environment.clone(),
             context: settings.context.clone(),
@@ -167,12 +168,15 @@ impl ServerEntry {
         let children = self.children();
         let phases: Vec<_> = children.iter().map(ServerHandle::phase).collect();
         let is = |wanted: fn(&ServerPhase) -> bool| phases.iter().any(|(phase, _)| wanted(phase));
+        let failure = self.spec.last_failure.lock().clone();
         let state = if is(|p| matches!(p, ServerPhase::Up)) {
             ServerState::Running
         } else if is(|p| matches!(p, ServerPhase::Starting)) {
             ServerState::Starting
         } else if is(|p| matches!(p, ServerPhase::Backoff { .. })) {
             ServerState::BackingOff
+        } else if failure.is_some() {
+            ServerState::Failed
         } else if matches!(server.transport, ServerTransport::Inside) {
             // The companion needs no start for its own server.
             ServerState::Running
@@ -180,13 +184,13 @@ impl ServerEntry {
             ServerState::Unstarted
         };
         let cache = &self.spec.cache;
-        let tools = cache.list_pages("tools/list").map(|pages| {
-            let count = |page: &String| find_elements(page, "tools").len();
-            pages.iter().map(count).sum()
+        let tools = cache.list_pages("tools/list").map(|_| {
+            let (names, offered) = (cache.tool_names(), self.spec.tool_filter());
+            names.iter().filter(|name| offered.is_match(name)).count()
         });
         let crashes = self.spec.crash_count.load(Ordering::Relaxed) as u64;
-        let detail = match (state, self.spec.log.last_line()) {
-            (ServerState::BackingOff, Some(last)) => last,
+        let detail = match (state, failure) {
+            (ServerState::BackingOff | ServerState::Failed, Some(why)) => why,
             _ => state.as_str().into(),
         };
         ServerStatus {
@@ -335,11 +339,7 @@ impl ServerAccess {
 
     /// Whether a tool is offered to this client.
     pub(super) fn offers_tool(&self, tool: &str) -> bool {
-        self.tool_filter.is_match(tool) && self.configured_filter().is_match(tool)
-    }
-
-    fn configured_filter(&self) -> NameFilter {
-        NameFilter::new(self.spec().config.tool_patterns.iter().cloned())
+        self.tool_filter.is_match(tool) && self.spec().tool_filter().is_match(tool)
     }
 
     /// Describes a mismatch between a client's headers and its call of that tool.
@@ -388,7 +388,8 @@ impl ServerAccess {
             reply.shape.requested_uri = message.text_param(&["uri"]);
         }
         if method == "tools/list" {
-            reply.shape.tool_filter = self.configured_filter().intersect(&self.tool_filter);
+            let offered = self.spec().tool_filter();
+            reply.shape.tool_filter = offered.intersect(&self.tool_filter);
         }
         // A running server answers itself; for a server that does not run, the cached list is returned.
         if is_list && self.child.phase().0 != ServerPhase::Up {

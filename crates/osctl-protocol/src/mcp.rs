@@ -186,7 +186,7 @@ pub struct ServerStatus {
     /// `child`, `remote`, `built_in`, or `unknown` for a refused entry.
     pub kind: String,
     pub state: ServerState,
-    /// The status in words.
+    /// The status in words; of a server that failed, the reason.
     pub detail: String,
     pub start: ServerStart,
     pub shared: bool,
@@ -201,7 +201,7 @@ pub struct ServerStatus {
     pub crashes: u64,
     /// The title that the server reports, once it is known.
     pub title: Option<String>,
-    /// The number of tools, once it is known.
+    /// The number of tools that are offered, once it is known.
     pub tools: Option<usize>,
     /// The path of its Streamable HTTP endpoint.
     pub path: String,
@@ -217,6 +217,8 @@ pub enum ServerState {
     /// The server failed, and its restart is delayed.
     #[serde(alias = "resting")]
     BackingOff,
+    /// The last start failed, or the server ended unexpectedly. The next call starts the server.
+    Failed,
     /// The configuration of the server is invalid.
     Refused,
 }
@@ -299,6 +301,7 @@ impl ServerState {
             Self::Starting => "starting",
             Self::Running => "running",
             Self::BackingOff => "backing_off",
+            Self::Failed => "failed",
             Self::Refused => "refused",
         }
     }

@@ -28,7 +28,7 @@ struct McpServerStatusEntry {
     /// `child`, `remote`, `built_in`, or `unknown` for a refused entry.
     kind: String,
     state: ServerState,
-    /// The status in words.
+    /// The status in words; of a server that failed, the reason.
     detail: String,
     start: ServerStart,
     shared: bool,
@@ -42,7 +42,7 @@ struct McpServerStatusEntry {
     crash_count: u64,
     /// The title that the server reports, once it is known.
     title: Option<String>,
-    /// The number of tools, once it is known.
+    /// The number of tools that are offered, once it is known.
     tool_count: Option<usize>,
     /// The path of its Streamable HTTP endpoint.
     path: String,

@@ -3,10 +3,12 @@
 use super::in_process::InProcessServer;
 use crate::config::McpServerConfig;
 use crate::list_delay::ListDelay;
+use crate::name_filter::NameFilter;
 use crate::resource_index::ResourceIndex;
 use crate::server_cache::ServerCache;
 use crate::server_log::McpServerLog;
 use crate::settings::HubContext;
+use parking_lot::Mutex;
 use std::ffi::OsString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -28,8 +30,17 @@ pub(crate) struct ServerSpec {
     pub(crate) call_count: AtomicUsize,
     /// How often a child ended unexpectedly.
     pub(crate) crash_count: AtomicUsize,
+    /// Why a child failed; `None` after a start that succeeded.
+    pub(crate) last_failure: Mutex<Option<String>>,
     /// Whether a child ended because of a cancellation. From then on the hub forwards none.
     pub(crate) ends_at_cancel: AtomicBool,
+}
+
+impl ServerSpec {
+    /// The filter of the tools that are offered.
+    pub(crate) fn tool_filter(&self) -> NameFilter {
+        NameFilter::new(self.config.tool_patterns.iter().cloned())
+    }
 }
 
 /// A failed handshake: the server's own error, or the reason for the missing answer.

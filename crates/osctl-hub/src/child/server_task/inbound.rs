@@ -108,6 +108,7 @@ impl ServerTask {
             ));
         }
         self.apply_event(ServerEvent::Ready);
+        *self.spec.last_failure.lock() = None;
         for to in std::mem::take(&mut self.handshake.waiters) {
             // The requester may be gone.
             let _ = to.send(Ok(result.clone()));

@@ -25,7 +25,7 @@ impl ServerTask {
                 let name = &self.spec.config.name;
                 let why = format!(
                     "{}; the hub will not restart the server for {rest} s; `osctl logs mcp/{name}` shows its log",
-                    self.last_failure
+                    self.failure_sentence()
                 );
                 return self.fail_all(&why);
             }
@@ -66,17 +66,19 @@ impl ServerTask {
         self.spec.log.append_note(why);
         self.detect_end_at_cancel();
         self.spec.crash_count.fetch_add(1, Ordering::Relaxed);
-        self.last_failure = match self.spec.log.last_line() {
-            Some(last) => format!(
-                "the server `{}` failed: {why} ({last})",
-                self.spec.config.name
-            ),
-            None => format!("the server `{}` failed: {why}", self.spec.config.name),
-        };
+        let last = self.spec.log.last_line();
+        let last = last.map(|last| format!(" ({last})")).unwrap_or_default();
+        *self.spec.last_failure.lock() = Some(format!("{why}{last}"));
         self.apply_event(ServerEvent::Ended);
         self.close_pipe();
-        let why = self.last_failure.clone();
-        self.fail_all(&why);
+        // A caller that receives the error finds the state.
+        self.publish_state();
+        self.fail_all(&self.failure_sentence());
+    }
+
+    fn failure_sentence(&self) -> String {
+        let why = self.spec.last_failure.lock().clone().unwrap_or_default();
+        format!("the server `{}` failed: {why}", self.spec.config.name)
     }
 
     pub(super) fn close_pipe(&mut self) {

@@ -54,7 +54,6 @@ pub(super) struct ServerTask {
     started_at: Instant,
     last_used: Instant,
     lifecycle: ServerLifecycle,
-    last_failure: String,
     is_draining: bool,
     handshake: ServerHandshake,
     connection: ServerConnection,
@@ -120,7 +119,6 @@ impl ServerTask {
             started_at: Instant::now(),
             last_used: Instant::now(),
             lifecycle: ServerLifecycle::INITIAL_LIFECYCLE,
-            last_failure: String::new(),
             is_draining: false,
             handshake: ServerHandshake {
                 initialize_params,

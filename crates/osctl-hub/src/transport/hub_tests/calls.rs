@@ -56,6 +56,18 @@ async fn the_lean_profile_hides_tools_from_the_list_alone() {
 }
 
 #[tokio::test]
+async fn the_status_and_the_probe_count_the_offered_tools() {
+    let fixture = fixture_with(McpServerConfig {
+        tool_patterns: vec!["ec*".into()],
+        ..test_server_config("a", true, 600)
+    })
+    .await;
+    let counted = fixture.hub.probe_server("a").await;
+    let status = fixture.hub.status().servers.swap_remove(0);
+    assert_eq!((status.tools, counted), (Some(1), Ok(1)));
+}
+
+#[tokio::test]
 async fn a_name_without_its_server_is_answered_with_the_full_name() {
     let fixture = fixture_with(test_server_config("a", true, 600)).await;
     let client = fixture.session_client("/mcp").await;

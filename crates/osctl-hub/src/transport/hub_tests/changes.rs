@@ -7,6 +7,7 @@ use super::{
 use crate::config::McpConfig;
 use crate::message::RpcMessage;
 use axum::body::Bytes;
+use osctl_protocol::mcp::ServerState;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -241,6 +242,11 @@ async fn removal_answers_calls_in_backoff() {
             answer.contains("failed: the built-in server ended"),
             "{answer}"
         );
+        let server = fixture.hub.status().servers.swap_remove(0);
+        let is_named = server.detail.starts_with("the built-in server ended");
+        assert!(is_named, "{server:?}");
+        let failed = [ServerState::Failed, ServerState::BackingOff];
+        assert!(failed.contains(&server.state), "{server:?}");
     }
     let mut events = client.call_for_events("2", "echo", "").await;
     fixture
