@@ -1,6 +1,7 @@
 //! `osctl up`: creates a healthy `os-host`, and installs, builds and starts what is missing.
 
 use super::answers::StatusAnswer;
+use super::mcp::warn_of_failed_servers;
 use super::{CommandContext, restored_sessions};
 use crate::config::{Config, ConfigSource};
 use crate::engine::Engine;
@@ -292,14 +293,13 @@ async fn report_up(
         UpOutcome::ReplacedViaKeeper => "was replaced and is healthy; its variables were kept",
         UpOutcome::Replaced => "was replaced and is healthy",
     };
+    let bind = record.bind_address(config.bind);
+    let client = CompanionClient::new(&cx.instance, &record, bind)?;
     let has_loss = match done {
         UpOutcome::Unchanged | UpOutcome::UnchangedWithOtherEnv | UpOutcome::Continued => false,
-        _ => {
-            let bind = record.bind_address(config.bind);
-            let client = CompanionClient::new(&cx.instance, &record, bind)?;
-            restored_sessions::report_when_restored(&client, cx).await
-        }
+        _ => restored_sessions::report_when_restored(&client, cx).await,
     };
+    warn_of_failed_servers(&client, cx).await;
     let took = super::format_duration(begin.elapsed().as_secs_f64());
     let outcome = format!("{outcome} ({took})");
     report_instance(cx, engine, &record, config, &outcome).await?;

@@ -128,16 +128,28 @@ pub(super) struct McpConfigFiles {
     paths: Vec<PathBuf>,
     /// The last valid content of each file: an editor may write a file in several steps.
     last_valid: Vec<Option<McpServersFile>>,
+    /// The modification time and size of each file at the last read.
+    stamps: Vec<Option<(SystemTime, u64)>>,
 }
 
 impl McpConfigFiles {
     pub(super) fn new(paths: Vec<PathBuf>) -> Self {
         let last_valid = vec![None; paths.len()];
-        Self { paths, last_valid }
+        Self {
+            paths,
+            last_valid,
+            stamps: Vec::new(),
+        }
+    }
+
+    /// Whether a file has changed since the last read.
+    pub(super) fn has_changed(&self) -> bool {
+        self.stamps != file_stamps(&self.paths)
     }
 
     /// Reads the files. A file that can't be read keeps its last valid content, and is reported as a problem.
     pub(super) fn read(&mut self, environment: &UserEnvironment) -> McpConfig {
+        self.stamps = file_stamps(&self.paths);
         let mut found = McpConfig::built_in();
         for (path, last_valid) in self.paths.iter().zip(&mut self.last_valid) {
             let read = match fs::read(path) {
@@ -172,7 +184,7 @@ fn json_error_text(error: &serde_json::Error) -> String {
 }
 
 /// The modification time and size of each file, to detect changes.
-pub(super) fn file_stamps(files: &[PathBuf]) -> Vec<Option<(SystemTime, u64)>> {
+fn file_stamps(files: &[PathBuf]) -> Vec<Option<(SystemTime, u64)>> {
     let one = |file: &PathBuf| {
         let found = fs::metadata(file).ok()?;
         Some((found.modified().ok()?, found.len()))
@@ -426,7 +438,9 @@ mod tests {
         assert!(found.servers.contains_key("a") && found.problems.len() == 1);
         let before = r#"{"mcpServers": {"b": {"command": "y"}}}"#;
         fs::write(&second, before).unwrap();
+        assert!(files.has_changed());
         let whole = files.read(&UserEnvironment::default());
+        assert!(!files.has_changed());
         assert!(whole.servers.contains_key("b") && whole.problems.is_empty());
         for half in ["", &before[..20]] {
             fs::write(&second, half).unwrap();

@@ -4,6 +4,7 @@ use super::CommandContext;
 use super::record_text::non_variable_line;
 use crate::command::answers::EvolveRunAnswer;
 use crate::command::format_duration;
+use crate::command::mcp::warn_of_failed_servers;
 use crate::error::{EXIT_INTERRUPTED, EXIT_NEGATIVE, Result, VerbOutcome};
 use crate::host::follow_evolve::{
     FollowOutcome, follow_keeper_run, wait_for_interrupt, wait_for_run_end,
@@ -35,7 +36,14 @@ pub(super) async fn to_the_end(
         EvolveStage::Succeeded => VerbOutcome::Done,
         _ => VerbOutcome::Code(EXIT_NEGATIVE),
     };
-    report_end(&record, target, outcome, cx)
+    let outcome = report_end(&record, target, outcome, cx)?;
+    if record.status == EvolveStage::Succeeded
+        && !record.dry_run
+        && let Ok(client) = cx.companion_client()
+    {
+        warn_of_failed_servers(&client, cx).await;
+    }
+    Ok(outcome)
 }
 
 /// Like [`to_the_end`], but for a run that is being cancelled: a successful run is reported with exit code 1.

@@ -3,9 +3,11 @@
 mod call;
 mod connect;
 mod filter;
+mod start_check;
 mod stdio;
 
 pub(super) use connect::connected_clients;
+pub(super) use start_check::warn_of_failed_servers;
 
 use super::CommandContext;
 use super::answers::{ServersAnswer, ToolsAnswer};
@@ -216,6 +218,12 @@ fn parse_answer<T: DeserializeOwned>(answer: &RawValue) -> Result<T> {
         }
         .into()
     })
+}
+
+/// Whether a name, which comes from the container, is one word in a shell.
+fn is_plain_name(name: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    !name.starts_with('-') && name.bytes().all(is_plain)
 }
 
 /// The first sentence, truncated to the width of the table.

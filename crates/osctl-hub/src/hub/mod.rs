@@ -8,7 +8,7 @@ mod sse_connections;
 
 use crate::child::{HandshakeError, InProcessServer};
 use crate::client::{McpClient, NotificationSink};
-use crate::config::{self, McpConfig, McpConfigFiles};
+use crate::config::{McpConfig, McpConfigFiles};
 use crate::merged_servers::{MergedSelection, MergedServers};
 use crate::message::RpcMessage;
 use crate::name_filter::NameFilter;
@@ -107,9 +107,8 @@ impl Hub {
     /// Reads the configuration, starts the eager servers and watches the configuration files.
     pub fn start(settings: HubSettings, built_in_server: Arc<dyn InProcessServer>) -> Self {
         let hub = Self::new(settings, built_in_server);
-        let stamp = config::file_stamps(&hub.0.settings.config_files);
         hub.reload_config();
-        tokio::spawn(hub.clone().watch_files(stamp));
+        tokio::spawn(hub.clone().watch_files());
         hub
     }
 
@@ -135,19 +134,22 @@ impl Hub {
         }))
     }
 
-    async fn watch_files(self, mut stamp: Vec<Option<(SystemTime, u64)>>) {
+    async fn watch_files(self) {
         let mut ticks: u64 = 0;
         loop {
             tokio::time::sleep(HUB_WATCH_INTERVAL).await;
-            let now = config::file_stamps(&self.0.settings.config_files);
-            if now != stamp {
-                stamp = now;
-                self.reload_config();
-            }
+            self.reload_changed_config();
             ticks += 1;
             if ticks.is_multiple_of(60) {
                 self.sweep_sessions();
             }
+        }
+    }
+
+    /// Reads the configuration files if one has changed.
+    pub(super) fn reload_changed_config(&self) {
+        if self.0.config_files.lock().has_changed() {
+            self.reload_config();
         }
     }
 

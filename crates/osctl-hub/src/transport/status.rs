@@ -67,6 +67,8 @@ pub(super) async fn ping() -> Response {
 }
 
 pub(super) async fn get_status(State(hub): State<Hub>) -> Response {
+    // The status belongs to the files as they are now.
+    hub.reload_changed_config();
     Json(hub.status()).into_response()
 }
 
