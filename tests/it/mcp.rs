@@ -170,7 +170,7 @@ fn the_three_servers_do_real_work_through_the_command_line() {
         ("filesystem", "nosuch", " mcp tools filesystem`"),
     ] {
         let unknown = home.run(["mcp", "call", server, tool]);
-        assert_eq!(unknown.code, 2, "{unknown:?}");
+        assert_eq!((unknown.code, &*unknown.stdout), (2, ""), "{unknown:?}");
         assert!(unknown.stderr.contains(hint), "{unknown:?}");
     }
     let processes = home.ok(["mcp", "call", "linux", "list_processes"]).stdout;
@@ -375,14 +375,20 @@ fn a_changed_server_list_applies_while_the_container_runs() {
         404
     );
     assert_eq!(echo.ask("test/pid", &json!({})), pid);
-    // `up` adds the user's own configuration to the same container.
-    let mine =
-        "servers:\n  mine:\n    command: python3\n    args: [/repo/echo.py]\n    tools: [\"o*\"]\n";
+    // `up` adds the user's own configuration to the same container, and names a server that does not start.
+    let mine = "servers:\n  lost: {command: /lost}\n  mine:\n    command: python3\n    args: [/repo/echo.py]\n    tools: [\"o*\"]\n";
     home.write_config(&format!("{SERVERS_CONFIG}{mine}"));
-    home.ok(["up", "--yes", "--auto-ports"]);
-    api.until("the user's server", |api| {
-        status(api, "mine").is_object().then_some(())
-    });
+    let up = home.ok(["up", "--yes", "--auto-ports"]).stderr;
+    let (begin, end) = (
+        "the MCP server `lost` failed: ",
+        "logs mcp/lost` shows its log",
+    );
+    assert!(up.contains(begin) && up.contains(end), "{up}");
+    assert!(!up.contains("`mine` failed"), "{up}");
+    let lost = status(&api, "lost");
+    let states = ["failed", "backing_off"].map(Value::from);
+    assert!(states.contains(&lost["state"]), "{lost}");
+    assert_eq!(status(&api, "mine")["tools"], 1);
     // The server offers the configured tools, alone and among all servers.
     for (path, prefix) in [("/servers/mine/mcp", ""), ("/mcp?servers=mine", "mine__")] {
         let mine = Client::new(path);

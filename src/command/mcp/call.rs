@@ -55,6 +55,16 @@ pub(super) async fn call_tool(
         Err(error) => return Err(explain_error(error, &client, server, tool, cx).await),
     };
     let called: CliToolResult = super::parse_answer(&result)?;
+    let tools = match called.is_error && !cx.ui.json {
+        true => list_tools(&client, server).await,
+        false => None,
+    };
+    // Some servers return a result for an unknown tool. The result says less than the error.
+    if let Some(tools) = &tools
+        && find_schema(tools, tool).is_none()
+    {
+        return Err(unknown_tool_error(server, tool, tools).into());
+    }
     if cx.ui.json {
         cx.ui.print_json(&ToolResultAnswer {
             server: server.into(),
@@ -77,14 +87,10 @@ pub(super) async fn call_tool(
     if !called.is_error {
         return Ok(VerbOutcome::Done);
     }
-    if !cx.ui.json
-        && let Some(tools) = list_tools(&client, server).await
+    if let Some(schema) = tools.as_deref().and_then(|tools| find_schema(tools, tool))
+        && !fits_schema(&arguments, schema)
     {
-        match find_schema(&tools, tool) {
-            Some(schema) if fits_schema(&arguments, schema) => {}
-            Some(schema) => print_tool_arguments(tool, schema, cx),
-            None => return Err(unknown_tool_error(server, tool, &tools).into()),
-        }
+        print_tool_arguments(tool, schema, cx);
     }
     Ok(VerbOutcome::Code(EXIT_NEGATIVE))
 }
@@ -160,17 +166,20 @@ fn find_schema<'a>(tools: &'a [Value], tool: &str) -> Option<&'a Value> {
 
 fn unknown_tool_error(server: &str, tool: &str, tools: &[Value]) -> Error {
     let names = tools.iter().filter_map(|listed| listed["name"].as_str());
-    let hint = match nearest_plain_name(tool, names) {
+    // A list of all servers has the tools with the names of their servers.
+    let own_name = tool
+        .strip_prefix(server)
+        .and_then(|rest| rest.strip_prefix("__"));
+    let hint = match nearest_plain_name(own_name.unwrap_or(tool), names) {
         Some(near) => format!("did you mean `osctl mcp call {server} {near}`?"),
         None => format!("`osctl mcp tools {server}` lists its tools"),
     };
     Error::usage(format!("the server `{server}` has no tool `{tool}`"), hint)
 }
 
-/// The nearest of the names, which come from the container, that is a plain word.
+/// The nearest of the names that is a plain word.
 fn nearest_plain_name<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    let plain = names.filter(|name| !name.starts_with('-') && name.bytes().all(is_plain));
+    let plain = names.filter(|name| super::is_plain_name(name));
     nearest_name(name, plain, CHARS_PER_CALL_NAME_EDIT)
 }
 
@@ -308,6 +317,7 @@ mod tests {
             hint("get_tim"),
             "did you mean `osctl mcp call time get_time`?"
         );
+        assert_eq!(hint("time__get_time"), hint("get_tim"));
         assert_eq!(hint("nosuch"), "`osctl mcp tools time` lists its tools");
     }
 
