@@ -150,6 +150,15 @@ const WORD_TIPS: &[(&[&str], &[&str])] = &[
     ),
 ];
 
+/// As [`WORD_TIPS`], for the verbs after `osctl mcp`.
+const MCP_WORD_TIPS: &[(&[&str], &[&str])] = &[(
+    &["add", "install", "create", "new"],
+    &[
+        "`osctl config edit` opens your `osctl.yaml`: add the MCP server to `servers`, then run `osctl up`",
+        "`osctl mcp connect CLIENT` adds osctl to an MCP client",
+    ],
+)];
+
 /// Corrects the usage and the suggestions of a parse error: hidden verbs and aliases are not listed.
 pub(super) fn correct_suggestions(error: &mut Error, command: &Command) {
     let parent = failed_command(error, command);
@@ -171,8 +180,11 @@ pub(super) fn correct_suggestions(error: &mut Error, command: &Command) {
         Some(ContextValue::String(word)) => word.clone(),
         _ => return,
     };
-    let is_first = parent.get_name() == command.get_name();
-    let tips = if is_first { word_tips(&word) } else { &[] };
+    let tips = match parent.get_name() {
+        name if name == command.get_name() => word_tips(WORD_TIPS, &word),
+        "mcp" => word_tips(MCP_WORD_TIPS, &word),
+        _ => &[],
+    };
     if !tips.is_empty() {
         error.remove(ContextKind::SuggestedSubcommand);
         let tips = tips.iter().map(|tip| StyledStr::from(*tip)).collect();
@@ -210,8 +222,8 @@ pub(super) fn correct_suggestions(error: &mut Error, command: &Command) {
     }
 }
 
-fn word_tips(word: &str) -> &'static [&'static str] {
-    let found = WORD_TIPS.iter().find(|(words, _)| words.contains(&word));
+fn word_tips(all: &'static [(&[&str], &[&str])], word: &str) -> &'static [&'static str] {
+    let found = all.iter().find(|(words, _)| words.contains(&word));
     found.map_or(&[], |(_, tips)| tips)
 }
 
@@ -324,6 +336,8 @@ mod tests {
         assert!(refused("run x.py").contains("`osctl exec -f FILE`"));
         assert!(refused("install polars").contains("`osctl add NAME`"));
         assert!(!refused("delete").contains("'reset'"));
+        assert!(refused("mcp add x").contains("hint: `osctl config edit` opens"));
+        assert!(!refused("mcp stop").contains("osctl down"));
         // Words of the top level mean something else elsewhere.
         assert!(!refused("cryo stop").contains("osctl down"));
     }

@@ -46,7 +46,7 @@ struct ConnectOptions {
     #[arg(short, long)]
     yes: bool,
     /// Print the change only
-    #[arg(long, conflicts_with = "yes")]
+    #[arg(long, alias = "print", conflicts_with = "yes")]
     dry_run: bool,
 }
 
@@ -138,7 +138,11 @@ fn choose_clients(yes: bool, cx: &CommandContext) -> Result<Vec<&'static Connect
         .map(|client| format!("`{}`", client.name))
         .collect();
     if installed.is_empty() {
-        let hint = "`osctl mcp connect --help` lists the clients; name one to connect it anyway";
+        let known: Vec<&str> = CONNECT_CLIENTS.iter().map(|client| client.name).collect();
+        let hint = format!(
+            "`osctl mcp connect CLIENT` connects a client anyway: {}",
+            known.join(", ")
+        );
         return Err(Error::usage("no known MCP client is installed", hint).into());
     }
     if yes && installed.len() == 1 {
