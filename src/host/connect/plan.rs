@@ -97,9 +97,12 @@ pub(crate) fn plan_disconnect(
         });
     }
     let is_alone = backup_text.is_none() && was("").as_ref() == Some(text);
-    let holder_stays = backup_text
+    let backup_servers = backup_text
         .as_deref()
-        .is_some_and(|backup_text| has_servers_key(client, backup_text));
+        .map(|text| read_servers(client, text));
+    // The backup of a second entry has the file that osctl created for the first one.
+    let is_created = backup_servers.as_ref().is_none_or(has_only_bridges);
+    let holder_stays = !is_created && backup_servers.is_some_and(|servers| !servers.is_null());
     let after = match is_alone {
         true => None,
         false => {
@@ -112,7 +115,7 @@ pub(crate) fn plan_disconnect(
         file: found.file,
         before: found.text.clone(),
         // Remove a file that osctl created and that is empty now.
-        after: after.filter(|after| !after.trim().is_empty() || backup_text.is_some()),
+        after: after.filter(|after| !(is_created && is_empty_file(after))),
         backup: dropped,
     })
 }
@@ -179,11 +182,24 @@ fn detect_format(
     Ok(client.file_format(&edit::parse_settings(usual, text)?))
 }
 
-/// Whether a text has the key that holds the servers, even if empty.
-fn has_servers_key(client: &ConnectClient, text: &str) -> bool {
+/// The map that holds the servers in a text; null if there is none.
+fn read_servers(client: &ConnectClient, text: &str) -> Value {
     let form = detect_format(client, text);
     let settings = form.and_then(|form| Ok((form, edit::parse_settings(form, text)?)));
-    settings.is_ok_and(|(form, settings)| edit::find_servers(form, &settings).is_some())
+    let servers = settings.map(|(form, settings)| edit::find_servers(form, &settings).cloned());
+    servers.ok().flatten().unwrap_or_default()
+}
+
+/// Whether a map of servers has only entries of osctl.
+fn has_only_bridges(servers: &Value) -> bool {
+    let entries = servers.as_object().filter(|entries| !entries.is_empty());
+    entries.is_some_and(|entries| entries.values().all(launch_command::is_bridge_entry))
+}
+
+/// Whether a file has no setting and no comment.
+fn is_empty_file(text: &str) -> bool {
+    let text: String = text.split_whitespace().collect();
+    text.is_empty() || text == "{}"
 }
 
 /// The path of the backup, beside the file and named after the entry.
@@ -274,6 +290,41 @@ mod tests {
             disconnect(client, &places);
             assert_eq!(fs::read_to_string(&file).unwrap(), before, "{client:?}");
         }
+    }
+
+    #[test]
+    fn a_file_that_osctl_created_is_removed_with_its_last_entry() {
+        let home = tempfile::tempdir().unwrap();
+        let places = ClientConfigPaths::for_test(home.path(), "linux", |_| None);
+        let cursor = ConnectClient::find("cursor").unwrap();
+        let file = cursor.config_file(&places, NAME);
+        let apply = |name: &str, is_connect: bool| {
+            let change = match is_connect {
+                true => plan_connect(cursor, name, &bridge(&[]), &places),
+                false => plan_disconnect(cursor, name, &places),
+            };
+            change.unwrap().apply().unwrap();
+        };
+        apply(NAME, true);
+        apply("osctl-other", true);
+        apply(NAME, false);
+        apply("osctl-other", false);
+        assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0);
+        // The client has formatted the file.
+        apply(NAME, true);
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(&file, text.replace("  ", "    ")).unwrap();
+        apply(NAME, false);
+        assert!(!file.exists());
+        // The user's empty file stays.
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(&file, "{\"mcpServers\": {}}\n").unwrap();
+        apply(NAME, true);
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(&file, text.replace("  ", "    ")).unwrap();
+        apply(NAME, false);
+        let text = fs::read_to_string(&file).unwrap();
+        assert!(text.contains("mcpServers"), "{text}");
     }
 
     #[cfg(unix)]
