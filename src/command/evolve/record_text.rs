@@ -66,10 +66,15 @@ pub(super) fn task_word(record: &EvolveRecord) -> &'static str {
     }
 }
 
-/// The reason of a failure, or else the reason given for the run: a table can cut only its last column.
+/// The reason of a failure, or else the reason given for the run, or else who requested the run: a table can cut only
+/// its last column.
 pub(super) fn why_or_reason(record: &EvolveRecord) -> &str {
     let why = record.why.as_deref().or(record.reason.as_deref());
-    why.unwrap_or_default()
+    why.unwrap_or(match record.requested_by {
+        EvolveCaller::Host => "requested by the user",
+        EvolveCaller::Agent => "requested by the agent",
+        EvolveCaller::Keeper => "requested by the keeper",
+    })
 }
 
 fn caller_words(record: &EvolveRecord) -> &'static str {
@@ -242,7 +247,8 @@ mod tests {
         assert_eq!(why_or_reason(&record(json!({}))), "more");
         let failed = record(json!({"why": "the build failed"}));
         assert_eq!(why_or_reason(&failed), "the build failed");
-        assert_eq!(why_or_reason(&record(json!({"reason": null}))), "");
+        let agents = record(json!({"reason": null, "by": "agent"}));
+        assert_eq!(why_or_reason(&agents), "requested by the agent");
     }
 
     #[test]

@@ -228,7 +228,9 @@ impl RunExecutor {
         if lines.is_empty() {
             lines = testing::failed_script_lines(&self.record.checks);
         }
-        if lines.is_empty() {
+        // The reason names the checks that failed.
+        let has_failed_check = self.record.checks.iter().any(|check| !check.passed);
+        if lines.is_empty() && !has_failed_check {
             lines = self.log.tail_lines();
         }
         self.log.log(&format!("failed: {reason}"));

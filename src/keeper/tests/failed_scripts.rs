@@ -27,3 +27,17 @@ async fn the_record_has_the_lines_of_a_failed_script_and_no_others() {
     assert_eq!(record.log_tail, lines);
     harness.assert_one_runs(OLD_IMAGE, "a script of the body fails");
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_record_of_another_failed_check_has_no_lines_of_the_log() {
+    let harness = KeeperHarness::start().await;
+    harness.engine.at("exec os-host.trial selftest", |_| {
+        let detail = "the server `a` failed: it exited with code 1";
+        let check = json!({"name": "mcp:a", "passed": false, "detail": detail, "timing_ms": 1.0});
+        prints(&json!({"passed": false, "checks": [check]}))
+    });
+    let record = harness.evolve().await;
+    let why = "mcp:a: the server `a` failed: it exited with code 1";
+    assert_eq!(record.why.as_deref(), Some(why));
+    assert!(record.log_tail.is_empty(), "{:?}", record.log_tail);
+}
