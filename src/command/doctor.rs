@@ -1,7 +1,9 @@
 //! `osctl doctor`: checks the setup and suggests fixes.
 
+mod configuration;
 mod running_container;
 
+use self::configuration::{find_unused_sections, read_config};
 use self::running_container::check_running_container;
 use super::CommandContext;
 use super::answers::{CheckVerdict, DoctorAnswer, DoctorEntry};
@@ -58,8 +60,12 @@ pub(crate) async fn run(args: DoctorArgs, cx: &CommandContext) -> Result<VerbOut
     let DoctorArgs { fix } = args;
     let mut findings = Vec::new();
     let read = read_config(cx);
+    let mut unused_sections = Vec::new();
     let (read, problem) = match read {
-        Ok((config, problem)) => (Ok(config), problem),
+        Ok((resolved, problem)) => {
+            unused_sections = find_unused_sections(&resolved.sections, cx)?;
+            (Ok(resolved.config), problem)
+        }
         Err(error) => (Err(error), None),
     };
     let config = record_check(&mut findings, "configuration", read, |_| "readable".into());
@@ -74,6 +80,7 @@ pub(crate) async fn run(args: DoctorArgs, cx: &CommandContext) -> Result<VerbOut
         detail: error.to_string(),
         hint: error.hint(),
     }));
+    findings.extend(unused_sections);
     let record = cx.instance.read_record()?;
     let choice = record
         .as_ref()
@@ -167,12 +174,6 @@ pub(crate) async fn run(args: DoctorArgs, cx: &CommandContext) -> Result<VerbOut
         *text = hint_for_instance(text, cx.instance.hint_name());
     }
     print_findings(cx, &findings)
-}
-
-fn read_config(cx: &CommandContext) -> Result<(Config, Option<Error>)> {
-    let project = cx.instance.read_record()?.map(|r| r.project);
-    let (resolved, error) = cx.config_with_error(project.as_deref(), Vec::new())?;
-    Ok((resolved.config, error))
 }
 
 fn describe_engine(engine: &Engine) -> String {

@@ -4,7 +4,7 @@ use super::variables::find_misspelt_key;
 use super::{Config, example_value, is_instance_name};
 use crate::error::{Error, Result, nearest_name};
 use crate::protocol::packages::{MAX_PROJECT_FILE_BYTES, PROJECT_FILE};
-use crate::protocol::yaml::has_anchor;
+use crate::protocol::yaml::{describe_type_error, find_key_line, has_anchor};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -41,27 +41,54 @@ const CHARS_PER_KEY_EDIT: usize = 2;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ConfigSource {
     Default,
-    File(PathBuf),
-    /// The section of an instance in the user's file.
+    /// A file, and the line of the key if known.
+    File {
+        file: PathBuf,
+        line: Option<usize>,
+    },
+    /// The section of an instance in the user's file, and the line of the key if known.
     Instance {
         file: PathBuf,
         name: String,
+        line: Option<usize>,
     },
     Variable(String),
     Flag,
 }
 
+/// `{:#}` adds the line.
 impl fmt::Display for ConfigSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
-            Self::File(path) => write!(f, "{}", path.display()),
-            Self::Instance { file, name } => {
-                write!(f, "{} ({INSTANCES_KEY}.{name})", file.display())
-            }
             Self::Variable(name) => f.write_str(name),
             Self::Flag => f.write_str("flag"),
+            Self::File { file, line } | Self::Instance { file, line, .. } => {
+                write!(f, "{}", file.display())?;
+                if let Some(line) = line.filter(|_| f.alternate()) {
+                    write!(f, ":{line}")?;
+                }
+                match self {
+                    Self::Instance { name, .. } => write!(f, " ({INSTANCES_KEY}.{name})"),
+                    _ => Ok(()),
+                }
+            }
         }
+    }
+}
+
+impl ConfigSource {
+    /// The source of a key in the same file, whose text is given.
+    fn at_key(&self, key: &str, text: &str) -> Self {
+        let mut source = self.clone();
+        let mut keys: Vec<&str> = key.split('.').collect();
+        if let Self::Instance { name, .. } = self {
+            keys.splice(..0, [INSTANCES_KEY, name.as_str()]);
+        }
+        if let Self::File { line, .. } | Self::Instance { line, .. } = &mut source {
+            *line = find_key_line(text, &keys);
+        }
+        source
     }
 }
 
@@ -72,6 +99,8 @@ pub(crate) struct ResolvedConfig {
     pub(crate) values: BTreeMap<String, (Value, ConfigSource)>,
     /// Ignored values and files, in sentences.
     pub(crate) warnings: Vec<String>,
+    /// The names of the instances that have a section in the user's file.
+    pub(crate) sections: Vec<String>,
 }
 
 impl ResolvedConfig {
@@ -108,6 +137,7 @@ impl ResolvedConfig {
 struct ConfigLayers {
     values: BTreeMap<String, (Value, ConfigSource)>,
     warnings: Vec<String>,
+    sections: Vec<String>,
 }
 
 impl ConfigLayers {
@@ -120,8 +150,12 @@ impl ConfigLayers {
                 values.insert(key, (value, ConfigSource::Default));
             },
         );
-        let warnings = Vec::new();
-        Ok(Self { values, warnings })
+        let (warnings, sections) = (Vec::new(), Vec::new());
+        Ok(Self {
+            values,
+            warnings,
+            sections,
+        })
     }
 
     fn add_file(&mut self, path: &Path, instance: &str, allowed: Option<&[&str]>) -> Result<()> {
@@ -148,16 +182,19 @@ impl ConfigLayers {
                 return Err(unreadable_config_error(path, why));
             }
         };
-        let source = ConfigSource::File(path.to_owned());
+        let file = ConfigSource::File {
+            file: path.to_owned(),
+            line: None,
+        };
         let sections = value.remove(INSTANCES_KEY);
-        self.add_map(value, &source, allowed)?;
+        self.add_map(value, &file, &text, allowed)?;
         match sections {
             None | Some(Value::Null) => Ok(()),
-            Some(_) if allowed.is_some() => Err(forbidden_error(INSTANCES_KEY, &source)),
-            Some(Value::Object(sections)) => self.add_sections(sections, instance, path),
+            Some(_) if allowed.is_some() => Err(forbidden_error(INSTANCES_KEY, &file)),
+            Some(Value::Object(sections)) => self.add_sections(sections, instance, path, &text),
             Some(_) => {
                 let why = "the value must be a map from names of instances to maps of keys";
-                Err(bad_section_error(INSTANCES_KEY, path, why))
+                Err(bad_section_error(INSTANCES_KEY, &file, &text, why))
             }
         }
     }
@@ -168,28 +205,35 @@ impl ConfigLayers {
         sections: Map<String, Value>,
         instance: &str,
         path: &Path,
+        text: &str,
     ) -> Result<()> {
+        let file = ConfigSource::File {
+            file: path.to_owned(),
+            line: None,
+        };
         for (name, section) in sections {
             let key = format!("{INSTANCES_KEY}.{name}");
             if !is_instance_name(&name) {
                 let why = "the name of an instance has at most 40 lower-case letters, digits, `-` and `_`";
-                return Err(bad_section_error(&key, path, why));
+                return Err(bad_section_error(&key, &file, text, why));
             }
+            self.sections.push(name.clone());
             let section = match section {
                 Value::Null => continue,
                 Value::Object(section) => section,
                 _ => {
                     let why = "the value must be a map of keys to values";
-                    return Err(bad_section_error(&key, path, why));
+                    return Err(bad_section_error(&key, &file, text, why));
                 }
             };
             let source = ConfigSource::Instance {
                 file: path.to_owned(),
                 name: name.clone(),
+                line: None,
             };
             match name == instance {
-                true => self.add_map(section, &source, None)?,
-                false => Self::new()?.add_map(section, &source, None)?,
+                true => self.add_map(section, &source, text, None)?,
+                false => Self::new()?.add_map(section, &source, text, None)?,
             }
         }
         Ok(())
@@ -198,7 +242,8 @@ impl ConfigLayers {
     fn add_map(
         &mut self,
         map: Map<String, Value>,
-        source: &ConfigSource,
+        file: &ConfigSource,
+        text: &str,
         allowed: Option<&[&str]>,
     ) -> Result<()> {
         let mut found = Vec::new();
@@ -206,7 +251,7 @@ impl ConfigLayers {
             found.push((key, value));
         });
         for (key, value) in found {
-            self.set_value(&key, value, source, allowed)?;
+            self.set_value(&key, value, &file.at_key(&key, text), allowed)?;
         }
         Ok(())
     }
@@ -255,7 +300,7 @@ impl ConfigLayers {
         if !known && !nested.is_empty() {
             return Err(Error::BadValue {
                 key: key.into(),
-                place: source.to_string(),
+                place: format!("{source:#}"),
                 why: format!(
                     "the value must be a map with the keys {}",
                     nested.join(", ")
@@ -269,7 +314,7 @@ impl ConfigLayers {
             let nearest = nearest_name(key, known, CHARS_PER_KEY_EDIT).map(str::to_owned);
             return Err(Error::UnknownKey {
                 key: key.into(),
-                place: source.to_string(),
+                place: format!("{source:#}"),
                 nearest,
             }
             .into());
@@ -281,7 +326,7 @@ impl ConfigLayers {
             let why = "packages belong to a project: `osctl add NAME` writes them to the project's `osctl.yaml`";
             return Err(Error::BadValue {
                 key: key.into(),
-                place: source.to_string(),
+                place: format!("{source:#}"),
                 why: why.into(),
                 example: None,
             }
@@ -316,6 +361,7 @@ impl ConfigLayers {
             config,
             values: self.values,
             warnings: self.warnings,
+            sections: self.sections,
         };
         resolved.check_values()?;
         Ok(resolved)
@@ -329,14 +375,14 @@ impl ConfigLayers {
             let why = serde_json::from_value::<Config>(one).err()?.to_string();
             // The values of variables may be secret.
             let why = if key == "env" {
-                "each value must be a string".into()
+                "each value must be text".into()
             } else {
-                why
+                describe_type_error(&why)
             };
             Some(
                 Error::BadValue {
                     key: key.clone(),
-                    place: source.to_string(),
+                    place: format!("{source:#}"),
                     why,
                     example: example_value(key),
                 }
@@ -396,15 +442,15 @@ fn read_untrusted_file(path: &Path) -> io::Result<String> {
 fn forbidden_error(key: &str, source: &ConfigSource) -> anyhow::Error {
     Error::Forbidden {
         key: key.into(),
-        place: source.to_string(),
+        place: format!("{source:#}"),
     }
     .into()
 }
 
-fn bad_section_error(key: &str, path: &Path, why: &str) -> anyhow::Error {
+fn bad_section_error(key: &str, file: &ConfigSource, text: &str, why: &str) -> anyhow::Error {
     Error::BadValue {
         key: key.into(),
-        place: path.display().to_string(),
+        place: format!("{:#}", file.at_key(key, text)),
         why: why.into(),
         example: None,
     }

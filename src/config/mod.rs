@@ -348,7 +348,7 @@ impl ResolvedConfig {
         let place = |key: &str| {
             let value = self.values.get(key);
             value
-                .map(|(_, source)| source.to_string())
+                .map(|(_, source)| format!("{source:#}"))
                 .unwrap_or_default()
         };
         let bad = |key: &str, why: String| Error::BadValue {

@@ -1,7 +1,8 @@
 //! The project's own `osctl.yaml`, which the agent can write.
 //!
-//! An invalid file is an error of the verbs that build an image from the project (`up`, `build`, `evolve`). Every other
-//! command warns and ignores the file, so that the agent can't disable the command line for the user.
+//! An invalid file is an error of the verbs that build an image from the project (`up`, `build`, `evolve`) or use its
+//! packages (`add`, `remove`, `packages`). Every other command warns and ignores the file, so that the agent can't disable
+//! the command line for the user.
 
 use super::ResolvedConfig;
 use crate::error::{Error, Result};
@@ -50,9 +51,16 @@ impl ResolvedConfig {
 
 /// Converts the error of a layer to one of the project's file, with the wrong key and the fix.
 fn project_error(project: &Path, error: &anyhow::Error) -> Error {
-    let file = project.join(PROJECT_FILE);
-    let file = file.display();
+    let file = project.join(PROJECT_FILE).display().to_string();
     let edit = format!("edit or remove `{file}`");
+    let place = match error.downcast_ref() {
+        Some(
+            Error::UnknownKey { place, .. }
+            | Error::BadValue { place, .. }
+            | Error::Forbidden { place, .. },
+        ) if place.starts_with(&file) => place.clone(),
+        _ => file.clone(),
+    };
     let (why, hint) = match error.downcast_ref() {
         Some(Error::UnknownKey { key, nearest, .. }) => {
             let hint = match nearest {
@@ -69,13 +77,13 @@ fn project_error(project: &Path, error: &anyhow::Error) -> Error {
             ),
         ),
         Some(Error::Usage { message, .. }) => {
-            let place = format!("`{file}` can't be read: ");
-            (message.trim_start_matches(&place).to_owned(), edit)
+            let start = format!("`{file}` can't be read: ");
+            (message.trim_start_matches(&start).to_owned(), edit)
         }
         _ => (format!("{error:#}"), edit),
     };
     Error::usage(
-        format!("the project's file `{file}` can't be used: {why}"),
+        format!("the project's file `{place}` can't be used: {why}"),
         hint,
     )
 }
@@ -130,7 +138,14 @@ mod tests {
             ("build_tool: x", "write `build_tools`, or remove the key"),
             ("- a", "the file must be a map of keys"),
             ("desktop: {depth: 7}", "`desktop.depth`"),
-            ("build_tools: [1]", "`build_tools`"),
+            (
+                "build_tools: [1]",
+                "osctl.yaml:1` can't be used: `build_tools`: the value must be `true` or `false`, not a list",
+            ),
+            (
+                "packages:\n  pip: polars",
+                "osctl.yaml:2` can't be used: `packages.pip`: the value must be a list, not `\"polars\"`",
+            ),
             ("servers: {a: &x {command: y}, b: *x}", "anchors"),
             (
                 "packages: {pip: [--pre]}",

@@ -8,11 +8,11 @@ fn a_desktop_that_ends_immediately_is_refused() {
     let check = |idle| {
         let mut config = Config::default();
         config.desktop.idle = idle;
-        let (values, warnings) = (BTreeMap::new(), Vec::new());
         ResolvedConfig {
             config,
-            values,
-            warnings,
+            values: BTreeMap::new(),
+            warnings: Vec::new(),
+            sections: Vec::new(),
         }
         .check_values()
     };

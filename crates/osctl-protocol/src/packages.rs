@@ -6,7 +6,7 @@
 //! files for the installers are generated from the checked values.
 
 use super::quote::quote_word;
-use super::yaml::has_anchor;
+use super::yaml::{describe_type_error, has_anchor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -246,7 +246,7 @@ impl PackageLists {
             return Err("anchors and aliases are not allowed".into());
         }
         let file: Option<ProjectFile> =
-            serde_yaml::from_str(text).map_err(|error| error.to_string())?;
+            serde_yaml::from_str(text).map_err(|error| describe_type_error(&error.to_string()))?;
         Ok(file.and_then(|file| file.packages).unwrap_or_default())
     }
 }

@@ -1,5 +1,6 @@
 //! Declarations of services, as the body contains them.
 
+use crate::protocol::yaml::describe_type_error;
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -107,8 +108,8 @@ impl ServiceDeclarations {
     pub(super) fn parse(text: &str, variables: &[(&str, String)]) -> Result<Self, String> {
         // Parse as JSON, where a map with one key is a variant; YAML would need a tag.
         let value: Value = serde_yaml::from_str(text).map_err(|error| error.to_string())?;
-        let file: ServicesFile =
-            serde_json::from_value(value).map_err(|error| error.to_string())?;
+        let file: ServicesFile = serde_json::from_value(value)
+            .map_err(|error| describe_type_error(&error.to_string()))?;
         let environment = file.environment.into_iter();
         let environment =
             environment.map(|(name, value)| Ok((name, substitute_variables(&value, variables)?)));

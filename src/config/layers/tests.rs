@@ -42,6 +42,7 @@ fn an_unknown_key_names_the_nearest_known_one() {
     let error = load("limits:\n  memroy: 4g\n").unwrap_err();
     let error = error.downcast_ref::<crate::error::Error>().unwrap();
     assert!(error.to_string().contains("`limits.memroy`"));
+    assert!(error.to_string().contains("osctl.yaml:2 "));
     assert_eq!(error.hint().unwrap(), "did you mean `limits.memory`?");
 }
 
@@ -69,7 +70,10 @@ fn a_former_key_sets_the_current_key() {
 fn a_value_of_the_wrong_kind_is_named_with_its_place() {
     let text = load("ports:\n  kernel: many\n").unwrap_err().to_string();
     assert!(
-        text.contains("`ports.kernel`") && text.contains("osctl.yaml"),
+        text.starts_with("invalid value of `ports.kernel` in ")
+            && text.ends_with(
+                "osctl.yaml:2: the value must be a whole number from 0 to 65535, not `\"many\"`"
+            ),
         "{text}"
     );
 }
@@ -227,7 +231,10 @@ fn the_section_of_an_instance_overrides_the_general_values() {
 fn a_section_that_can_not_be_used_is_refused_with_its_place() {
     for (text, expected) in [
         ("blue: {limits: {memroy: 1g}}", "`limits.memroy`"),
-        ("red: {limits: {memroy: 1g}}", "(instances.red)"),
+        (
+            "red: {limits: {memroy: 1g}}",
+            "osctl.yaml:1 (instances.red)",
+        ),
         ("blue: {limits: {memory: 1x}}", "(instances.blue)"),
         (
             "blue: {instances: {red: {criu: true}}}",

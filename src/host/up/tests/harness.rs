@@ -209,6 +209,7 @@ impl UpHarness {
             config: self.config.clone(),
             values: self.values.clone(),
             warnings: Vec::new(),
+            sections: Vec::new(),
         };
         let runner = UpRunner {
             instance: &self.instance,
