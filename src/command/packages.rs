@@ -178,6 +178,13 @@ async fn change(change: &PackageChange, cx: &CommandContext) -> Result<VerbOutco
 
 /// Applies the change in the container.
 async fn request_change(change: &PackageChange, cx: &CommandContext) -> Result<PackageChangeReply> {
+    if !is_inside() {
+        // An error here names the line, and the container would report the same file again.
+        let project = cx.require_record()?.project;
+        if let (_, Some(error)) = cx.config_with_error(Some(&project), Vec::new())? {
+            return Err(error.into());
+        }
+    }
     let work = cx.ui.start_work(match change {
         PackageChange::List => "reading the packages",
         PackageChange::Remove { .. } => "removing packages",

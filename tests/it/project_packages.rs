@@ -105,6 +105,14 @@ fn packages_reach_the_session_at_once_and_the_image_with_the_next_evolve() {
         "test -x /opt/osctl/body/selftest.d/mine && test -e /etc/from-step",
     );
     exec(&home, STATE);
+    // A mistyped installer is one error, with the line.
+    let mistyped = "packages:\n  pips: [polars]\n";
+    fs::write(home.project.join("osctl.yaml"), mistyped).unwrap();
+    let ran = home.run(["add", "polars"]);
+    assert_eq!(ran.code, 2, "{ran:?}");
+    assert_eq!(ran.stderr.matches("pips").count(), 1, "{ran:?}");
+    assert!(ran.stderr.contains("osctl.yaml:2`"), "{ran:?}");
+    fs::write(home.project.join("osctl.yaml"), comment).unwrap();
     refused(
         &home,
         &["add", "osctl-no-such-package-x"],

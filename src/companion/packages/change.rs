@@ -1,8 +1,8 @@
 //! Changes of the project's files, with the installation that they record.
 
 use super::{
-    MessageReporter, PackageInstaller, PackageRequest, PackageResult, file_refusal, refusal,
-    usage_refusal, yaml_edit,
+    MessageReporter, PackageInstaller, PackageRequest, PackageResult, file_refusal, usage_refusal,
+    yaml_edit,
 };
 use crate::atomic_write::{Durability, atomic_write_as};
 use crate::protocol::packages::{
@@ -284,7 +284,7 @@ fn unusable(name: &str, why: &str) -> PackageChangeRefusal {
             "correct `packages` in the file: names with optional versions, for example `pip: [polars]`"
         }
     };
-    refusal(
+    usage_refusal(
         format!("`{name}` of the project can't be used: {why}"),
         hint,
     )
