@@ -75,7 +75,7 @@ pub(crate) async fn run(args: ActivityArgs, cx: &CommandContext) -> Result<VerbO
 }
 
 async fn list_activity(query: &ActivityQuery, cx: &CommandContext) -> Result<VerbOutcome> {
-    let found = match cx.companion_client()?.list_activity(query).await {
+    let mut found = match cx.companion_client()?.list_activity(query).await {
         Err(error) => read_after_down(error, query, cx).await?,
         Ok(found) => found,
     };
@@ -87,6 +87,10 @@ async fn list_activity(query: &ActivityQuery, cx: &CommandContext) -> Result<Ver
         "TIME", "CLIENT", "SESSION", "ACTION", "VERDICT", "TOOK", "TEXT",
     ];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    // The log has the order of the ends, and TIME is the start.
+    found
+        .records
+        .sort_by(|a, b| a.started.total_cmp(&b.started));
     rows.extend(found.records.iter().map(|record| columns(record).to_vec()));
     let is_narrow = query.since.is_some() || query.client.is_some() || query.session.is_some();
     cx.ui.print_list(

@@ -33,7 +33,7 @@ pub(crate) async fn run(args: RunsArgs, cx: &CommandContext) -> Result<VerbOutco
         return Ok(VerbOutcome::Done);
     }
     let mut rows = vec![
-        ["ID", "STARTED", "SESSION", "STATUS", "TOOK", "CODE"]
+        ["ID", "CREATED", "SESSION", "STATUS", "TOOK", "CODE"]
             .map(str::to_owned)
             .to_vec(),
     ];

@@ -282,6 +282,8 @@ fn a_file_runs_as_a_program_with_its_arguments_and_exit_code() {
         "{ran:?}"
     );
     assert_eq!(home.run(["exec", "-s", "program", "-f", file, "0"]).code, 0);
+    let listed = home.ok(["runs"]).stdout;
+    assert!(listed.contains("  -f program.py\n"), "{listed}");
     // The arguments are gone, and so is the pipe's code.
     let mut piped = home.command(["exec", "-s", "program"]);
     let code = "print('__file__' in globals()); sys.exit('no file')";

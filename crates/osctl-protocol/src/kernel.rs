@@ -183,7 +183,7 @@ pub struct RunSummary {
     pub id: String,
     pub session: String,
     pub status: RunStatus,
-    /// The first line of the code, or of the command, shortened.
+    /// The first line of the code or of the command, shortened; `-f NAME` for the file of a program.
     pub code: String,
     pub execution_count: Option<u64>,
     /// Time of the request, in seconds since 1970.

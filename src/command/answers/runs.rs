@@ -311,7 +311,7 @@ pub(super) struct RunEntry {
     kind: CodeOrCommand,
     session: String,
     status: ListedRunStatus,
-    /// The first line of the code, or of the command, shortened.
+    /// The first line of the code or of the command, shortened; `-f NAME` for the file of a program.
     code: String,
     execution_count: Option<u64>,
     /// Time of the request.

@@ -98,7 +98,7 @@ impl ActivityLog {
             let text = match change {
                 _ if run.request.is_private() => String::new(),
                 Some(change) => bounded_line(&change.osctl_command()),
-                None => bounded_line(run.request.text()),
+                None => bounded_line(&run.request.label()),
             };
             let summary = run.summary();
             log.push(ActivityRecord {

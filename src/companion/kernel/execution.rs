@@ -3,6 +3,9 @@
 use crate::companion::runs::{self, RunKind, RunSnapshot};
 use crate::protocol::kernel::{ExecReply, Execute, KernelReport};
 use sha2::{Digest, Sha256};
+use std::borrow::Cow;
+use std::ffi::OsStr;
+use std::path::Path;
 
 /// One execution, from its acceptance until its record is removed.
 pub(crate) type KernelRun = runs::TrackedRun<Execute>;
@@ -19,6 +22,17 @@ impl RunKind for Execute {
 
     fn text(&self) -> &str {
         &self.code
+    }
+
+    fn label(&self) -> Cow<'_, str> {
+        let program = self.argv.first().map(Path::new);
+        // `-` and `-c` are programs without a file.
+        let name = program.and_then(Path::file_name);
+        let name = name.filter(|name| !["-", "-c"].map(OsStr::new).contains(name));
+        match name {
+            Some(name) => format!("-f {}", name.display()).into(),
+            None => self.text().into(),
+        }
     }
 
     fn session(&self) -> &str {
@@ -84,6 +98,29 @@ impl RunKind for Execute {
             kernel: ended.unwrap_or_else(|| running.relative_to(self.seen)),
             truncated: so_far.truncated,
             durable: Some(so_far.durable),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Execute, RunKind};
+
+    #[test]
+    fn a_program_is_represented_by_its_file_and_other_code_by_itself() {
+        for (argv, label) in [
+            (&[][..], "x = 1"),
+            (&["-", "a"], "x = 1"),
+            (&["-c"], "x = 1"),
+            (&["/repo/analyse.py", "a"], "-f analyse.py"),
+            (&["analyse.py"], "-f analyse.py"),
+        ] {
+            let argv = argv.iter().map(|word| (*word).to_owned()).collect();
+            let request = Execute {
+                argv,
+                ..Execute::new("x = 1")
+            };
+            assert_eq!(request.label(), label);
         }
     }
 }

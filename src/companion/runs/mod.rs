@@ -26,6 +26,7 @@ pub(crate) use store::RunStore;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::Sha256;
+use std::borrow::Cow;
 use std::fmt::Debug;
 
 /// A kind of run: its request, its reply and its identity.
@@ -43,6 +44,11 @@ pub(crate) trait RunKind: Debug + Send + Sync + 'static {
 
     /// The code or the command.
     fn text(&self) -> &str;
+
+    /// What represents the run in lists by its first line: the code, the command, or the file of a program.
+    fn label(&self) -> Cow<'_, str> {
+        self.text().into()
+    }
 
     /// The session that executes the run.
     fn session(&self) -> &str;

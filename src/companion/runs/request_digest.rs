@@ -25,7 +25,7 @@ pub(super) fn build_stored_begin<W: RunKind>(
         digest: request_digest(id, request),
         line: match request.is_private() {
             true => String::new(),
-            false => first_line(request.text()),
+            false => first_line(&request.label()),
         },
         created: created.as_micros() as u64,
         boot,
@@ -40,7 +40,7 @@ pub(super) fn request_digest<W: RunKind>(id: &str, request: &W) -> String {
     hex(hash.finalize())
 }
 
-/// The work's first line, shortened.
+/// The first line of a label, shortened.
 pub(super) fn first_line(text: &str) -> String {
     let line = text.trim().lines().next().unwrap_or_default();
     line.chars().take(MAX_SUMMARY_LINE_CHARS).collect()

@@ -347,9 +347,9 @@ impl<W: RunKind> TrackedRun<W> {
         self.request.reply(so_far, record.report.clone(), running)
     }
 
-    /// The work's first line, shortened.
+    /// The first line of the run's label, shortened.
     pub(crate) fn summary_line(&self) -> String {
-        first_line(self.request.text())
+        first_line(&self.request.label())
     }
 
     /// The run's entry in the list of runs.
