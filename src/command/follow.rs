@@ -10,6 +10,7 @@ use crate::host::events::ClientRunEvents;
 use crate::protocol::kernel::{
     DisplayData, ExecReply, KernelState, RunError, RunEvent, RunEventKind, RunStatus, RunSummary,
 };
+use crate::protocol::restored::RestoredFrom;
 use crate::protocol::words::count_noun;
 use futures_util::TryFutureExt;
 use serde_json::Value;
@@ -197,7 +198,7 @@ async fn follow_events(
         }
     };
     drop(work);
-    view.show_end(&reply)?;
+    view.show_end(&reply, ctrl_c)?;
     Ok(Some(reply))
 }
 
@@ -343,7 +344,7 @@ impl<'a> RunView<'a> {
         Ok(())
     }
 
-    fn show_end(&mut self, reply: &ExecReply) -> Result<()> {
+    fn show_end(&mut self, reply: &ExecReply, ctrl_c: CtrlCAction) -> Result<()> {
         let ui = self.cx.ui;
         self.figures.report_saved();
         if ui.json {
@@ -378,13 +379,20 @@ impl<'a> RunView<'a> {
                 let reload = self.cx.instance.osctl_command("cryo reload");
                 ui.print_message(format!("hint: `{reload}` restores the last stored state"));
             }
-            KernelState::Restored => ui.print_warning(match &reply.kernel.restored_from {
-                Some(from) => format!(
-                    "variables were restored from {} (kernel generation {generation})",
-                    from.describe()
-                ),
-                None => format!("variables were restored (kernel generation {generation})"),
-            }),
+            KernelState::Restored => {
+                let from = reply.kernel.restored_from.as_deref();
+                let source = from.map(|from| format!(" from {}", from.describe()));
+                let text = format!(
+                    "variables were restored{} (kernel generation {generation})",
+                    source.unwrap_or_default()
+                );
+                match from.is_none_or(RestoredFrom::is_complete) {
+                    false => ui.print_warning(text),
+                    // `attach` shows the same reply each time.
+                    true if ctrl_c == CtrlCAction::Detach => {}
+                    true => ui.print_message(text),
+                }
+            }
         }
         Ok(())
     }

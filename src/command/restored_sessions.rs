@@ -56,14 +56,10 @@ impl SessionStatus {
                     1 => "1 variable is".to_owned(),
                     count => format!("{count} variables are"),
                 };
-                let is_less = from.lost_count > 0
-                    || from.runs_after.is_none_or(|runs| runs > 0)
-                    || !from.skipped.is_empty()
-                    || !from.warnings.is_empty();
                 let words = from.describe();
                 (
                     format!("session `{name}`: {count} back from {words}"),
-                    is_less,
+                    !from.is_complete(),
                 )
             }
             (None, KernelState::Lost) => {

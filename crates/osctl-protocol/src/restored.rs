@@ -74,6 +74,14 @@ pub struct LastReload {
 }
 
 impl RestoredFrom {
+    /// Whether nothing is lost, missing or changed.
+    pub fn is_complete(&self) -> bool {
+        self.lost_count == 0
+            && self.runs_after == Some(0)
+            && self.skipped.is_empty()
+            && self.warnings.is_empty()
+    }
+
     /// A sentence with the generation, its age, the runs after it, and the lost variables.
     pub fn describe(&self) -> String {
         let mut words = format!(
@@ -164,7 +172,12 @@ mod tests {
             warnings: vec!["`lib.py` has changed".into()],
         };
         assert!(from.describe().ends_with("; `lib.py` has changed"));
+        from.runs_after = Some(0);
+        assert!(!from.is_complete());
         from.warnings.clear();
+        assert!(from.is_complete());
+        from.runs_after = Some(2);
+        assert!(!from.is_complete());
         let words =
             "`default` generation 4, stored 0 s ago; 2 runs between the store and the restore";
         assert_eq!(from.describe(), words);
