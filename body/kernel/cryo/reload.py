@@ -33,6 +33,7 @@ from .tolerant_reader import Lost
 from .weakrefs import is_reference
 
 _MISSING = object()
+KEEPS_OWN = "the kernel keeps its own value of that name"
 
 
 def reload_generation(shell: Shell, folder: str, moved: Moved) -> dict[str, Any]:
@@ -110,7 +111,7 @@ def _check_variable(
 ) -> Row:
     row = Row(stored["name"], stored["verdict"], stored["type"], stored["bytes"], stored["why"])
     if "piece" not in stored:
-        row.verdict = LOST
+        row.verdict, row.why = LOST, _add_own_value(row, namespace)
         return row
     value = namespace.get(row.name, _MISSING)
     if row.name in lost:
@@ -127,8 +128,17 @@ def _check_variable(
         row.why = changed[stored["module"]]
     if row.verdict == LOST:
         row.bytes = 0
+        row.why = _add_own_value(row, namespace)
     assert row.verdict != SAVED or row.name in namespace
     return row
+
+
+def _add_own_value(row: Row, namespace: dict[str, Any]) -> str | None:
+    """Returns why a variable is lost, and says when the kernel's own value stays: a reload assigns
+    no variable that is lost in the generation."""
+    if row.name not in namespace:
+        return row.why
+    return KEEPS_OWN if row.why is None else f"{row.why}; {KEEPS_OWN}"
 
 
 # A kernel that an older body has started, and that CRIU has restored here, imports this name.

@@ -288,3 +288,13 @@ def test_a_variable_that_differs_at_a_reload_is_altered_and_stays(fork, tmp_path
     assert (rows["x"]["verdict"], rows["x"]["why"]) == ("altered", "its len is 1 and was 2")
     assert rows["y"]["verdict"] == "saved"
     assert ask(fresh, "list(x), y") == "([1], [3])"
+
+
+def test_a_reload_leaves_the_own_value_of_a_lost_variable_and_says_so(fork, tmp_path: Path) -> None:
+    kernel = fork("rows = (n for n in range(3))")
+    folder = tmp_path / "s" / "1"
+    why = store(kernel, folder)[0]["why"]
+    told = [(row["verdict"], row["why"]) for row in reload(kernel, folder)]
+    assert told == [("lost", f"{why}; the kernel keeps its own value of that name")]
+    assert ask(kernel, "next(rows)") == "0"
+    assert [row["why"] for row in reload(fork(), folder)] == [why]
