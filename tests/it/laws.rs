@@ -347,7 +347,7 @@ fn each_library_is_used_only_in_its_place() {
         ("clap_mangen", &["command/man.rs"]),
         ("indicatif", &["ui/"]),
         ("dialoguer", &["ui/"]),
-        ("console", &["ui/"]),
+        ("console", &["ui/", "companion/service/log_lines.rs"]),
         (
             "reedline",
             &["command/repl/history.rs", "command/repl/prompt.rs"],

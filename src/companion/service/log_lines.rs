@@ -53,8 +53,7 @@ impl ServiceLog {
 
     fn finish_line(&mut self) {
         let line = std::mem::take(&mut self.unfinished);
-        let line = String::from_utf8_lossy(&line);
-        let line: String = line.trim().chars().filter(|c| !c.is_control()).collect();
+        let line = plain_line(&String::from_utf8_lossy(&line));
         if line.is_empty() {
             return;
         }
@@ -67,6 +66,12 @@ impl ServiceLog {
             }
         }
     }
+}
+
+/// The line without colours and other control characters.
+fn plain_line(line: &str) -> String {
+    let line = console::strip_ansi_codes(line);
+    line.trim().chars().filter(|c| !c.is_control()).collect()
 }
 
 /// A limit of lines for each interval.
@@ -117,8 +122,15 @@ impl ServiceLogRateLimit {
 mod tests {
     use super::{
         MAX_SERVICE_LOG_LINES, SERVICE_LOG_RATE_INTERVAL, ServiceLogDecision, ServiceLogRateLimit,
+        plain_line,
     };
     use tokio::time::Instant;
+
+    #[test]
+    fn a_line_has_no_colours() {
+        let line = " \u{1b}[1;31mtint2\u{1b}[0m : no\ticon\r";
+        assert_eq!(plain_line(line), "tint2 : noicon");
+    }
 
     #[test]
     fn a_flood_is_counted_and_the_next_interval_is_logged() {

@@ -126,8 +126,8 @@ impl EvolveHandle {
             Ok(Ok(Some(count))) => {
                 tracing::info!(
                     branch = GIT_HISTORY_BRANCH,
-                    count,
-                    "runs were recorded in git"
+                    runs = count,
+                    "the history was recorded in git"
                 )
             }
             Ok(Err(error)) => {
