@@ -78,10 +78,7 @@ impl ExecPlan {
             None => match words.next() {
                 Some(code) if code == "-" => CodeSource::Stdin,
                 Some(code) => CodeSource::Argument(code),
-                None if is_stdin_terminal => {
-                    let hint = "name the code: `osctl exec 'print(6 * 7)'` or `osctl exec -f FILE`; `osctl repl` opens a console";
-                    return Err(Error::usage("there is no code to run", hint).into());
-                }
+                None if is_stdin_terminal => return Err(no_code_error().into()),
                 None => CodeSource::Stdin,
             },
         };
@@ -151,6 +148,11 @@ impl CodeSource {
     }
 }
 
+fn no_code_error() -> Error {
+    let hint = "name the code: `osctl exec 'print(6 * 7)'` or `osctl exec -f FILE`; `osctl repl` opens a console";
+    Error::usage("there is no code to run", hint)
+}
+
 fn read_piped_code(mut source: impl Read) -> Result<String> {
     let mut code = String::new();
     let read = source.read_to_string(&mut code);
@@ -159,7 +161,10 @@ fn read_piped_code(mut source: impl Read) -> Result<String> {
         let hint = "write Python code in UTF-8 to stdin, or name a file: `osctl exec -f FILE`";
         Error::usage(message, hint)
     })?;
-    Ok(code)
+    match code.trim().is_empty() {
+        true => Err(no_code_error().into()),
+        false => Ok(code),
+    }
 }
 
 pub(crate) async fn run(args: ExecArgs, cx: &CommandContext) -> Result<VerbOutcome> {
@@ -285,5 +290,7 @@ mod tests {
         let error = read_piped_code(&b"\xff\xfe"[..]).unwrap_err();
         assert_eq!(exit_code(&error), EXIT_USAGE);
         assert_eq!(read_piped_code(&b"1"[..]).unwrap(), "1");
+        let error = read_piped_code(&b" \n"[..]).unwrap_err();
+        assert_eq!(error.to_string(), "there is no code to run");
     }
 }
