@@ -9,7 +9,7 @@ use clap::Command;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 
-/// Characters of a verb per edit, up to which a verb is suggested for an unknown word.
+/// Characters of a verb or an option per edit, up to which it is suggested for an unknown word.
 const CHARS_PER_VERB_EDIT: usize = 2;
 
 /// Words that are first verbs of other programs, and the commands that do the same.
@@ -174,6 +174,7 @@ pub(super) fn correct_suggestions(error: &mut Error, command: &Command) {
             error.insert(ContextKind::ValidSubcommand, ContextValue::Strings(names));
             return;
         }
+        ErrorKind::UnknownArgument => return suggest_option(error, parent),
         _ => return,
     }
     let word = match error.get(ContextKind::InvalidSubcommand) {
@@ -208,17 +209,35 @@ pub(super) fn correct_suggestions(error: &mut Error, command: &Command) {
             visible.push(name.to_owned());
         }
     }
-    if visible.is_empty() {
-        // clap compares beginnings most; `ecex` means `exec`.
-        let verbs = parent.get_subcommands().filter(|verb| !verb.is_hide_set());
-        let nearest = nearest_name(&word, verbs.map(Command::get_name), CHARS_PER_VERB_EDIT);
-        visible.extend(nearest.map(str::to_owned));
+    // clap compares beginnings most: `ecex` means `exec`, and `statsu` does not mean `up`.
+    let verbs = parent.get_subcommands().filter(|verb| !verb.is_hide_set());
+    if let Some(nearest) = nearest_name(&word, verbs.map(Command::get_name), CHARS_PER_VERB_EDIT) {
+        visible = vec![nearest.to_owned()];
     }
     if !visible.is_empty() {
         error.insert(
             ContextKind::SuggestedSubcommand,
             ContextValue::Strings(visible),
         );
+    }
+}
+
+/// Suggests the nearest option, if clap suggests none: `--evn` means `--env`.
+fn suggest_option(error: &mut Error, command: &Command) {
+    if error.get(ContextKind::SuggestedArg).is_some() {
+        return;
+    }
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg) else {
+        return;
+    };
+    let options = command
+        .get_arguments()
+        .filter(|option| !option.is_hide_set());
+    let options = options.filter_map(clap::Arg::get_long);
+    let word = word.trim_start_matches('-');
+    if let Some(nearest) = nearest_name(word, options, CHARS_PER_VERB_EDIT) {
+        let nearest = ContextValue::String(format!("--{nearest}"));
+        error.insert(ContextKind::SuggestedArg, nearest);
     }
 }
 
@@ -292,6 +311,9 @@ mod tests {
     fn a_typo_gets_the_visible_name() {
         assert!(refused("exce 1").contains("'exec'"));
         assert!(refused("ecex 1").contains("'exec'"));
+        assert!(refused("statsu").contains("a similar subcommand exists: 'status'"));
+        assert!(refused("up --evn A=b").contains("a similar argument exists: '--env'"));
+        assert!(!refused("up --xyz").contains("hint:"));
         assert!(!refused("xyz").contains("hint:"));
         // `list` is a hidden alias.
         let error = refused("sessions lisst");
