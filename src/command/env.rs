@@ -4,7 +4,7 @@ use super::CommandContext;
 use super::answers::EnvironmentAnswer;
 use super::candidates::variable_names;
 use crate::error::{Error, Result, VerbOutcome};
-use crate::protocol::environment::{UserEnvironment, check_variable_name};
+use crate::protocol::environment::{UserEnvironment, check_variable_name, is_variable_name};
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCandidates;
@@ -177,10 +177,7 @@ async fn read_values(
 ) -> Result<Vec<(String, String)>> {
     let names = assignments.iter().map(|assignment| &assignment.name);
     for name in names {
-        check_variable_name(name).map_err(|why| {
-            let hint = "variables on which the container depends are set by `env` in the configuration: `osctl config edit`";
-            Error::usage(why, hint)
-        })?;
+        check_variable_name(name).map_err(|why| Error::usage(why, bad_name_hint(name)))?;
     }
     let is_unknown = |assignment: &&EnvironmentAssignment| assignment.value.is_none();
     let unknown = assignments.iter().filter(is_unknown).count();
@@ -202,6 +199,18 @@ async fn read_values(
         read.push((name, value));
     }
     Ok(read)
+}
+
+fn bad_name_hint(name: &str) -> &'static str {
+    match is_variable_name(name) {
+        true => {
+            "variables on which the container depends are set by `env` in the configuration: `osctl config edit`"
+        }
+        // The text may be a value, which must not be shown.
+        false => {
+            "the name comes first: `osctl env set API_KEY` asks for the value, `osctl env set API_KEY=VALUE` sets it"
+        }
+    }
 }
 
 /// The error for the end of the input, or an empty line, at the question for a value: an empty value would replace one
@@ -247,8 +256,14 @@ fn stdin_value(name: &str) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::EnvironmentAssignment;
+    use super::{EnvironmentAssignment, bad_name_hint};
     use crate::cli::parse_args;
+
+    #[test]
+    fn a_bad_name_gets_the_form_and_a_reserved_one_the_configuration() {
+        assert!(bad_name_hint("1X").contains("`osctl env set API_KEY` asks"));
+        assert!(bad_name_hint("PATH").contains("`osctl config edit`"));
+    }
 
     #[test]
     fn a_value_is_neither_in_debug_output_nor_in_an_error_of_the_command_line() {

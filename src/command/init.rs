@@ -125,8 +125,11 @@ pub(crate) fn run(args: InitArgs, cx: &CommandContext) -> Result<VerbOutcome> {
         })?;
         return Ok(VerbOutcome::Done);
     }
-    for line in update_lines(&done, cx.ui.is_verbose()) {
-        cx.ui.print_message(line);
+    // All files of a new body are added.
+    if has_body || cx.ui.is_verbose() {
+        for line in update_lines(&done, cx.ui.is_verbose()) {
+            cx.ui.print_message(line);
+        }
     }
     cx.ui.print_line(format!(
         "{} files in {}",
@@ -134,6 +137,7 @@ pub(crate) fn run(args: InitArgs, cx: &CommandContext) -> Result<VerbOutcome> {
         folder.display()
     ));
     if !has_body {
+        cx.ui.print_message("files to edit:");
         for (path, purpose) in EDITED_FILES {
             let path = folder.join(path);
             cx.ui

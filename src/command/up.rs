@@ -385,7 +385,7 @@ fn ask_consent(
     if must_ask && !cx.ui.can_prompt() {
         let list = changes.lines.join("; ");
         let message = format!("replacing `{container}` changes its settings: {list}");
-        let hint = "`osctl up --yes` replaces the container; `osctl config show` prints each value with its source";
+        let hint = "add `--yes` to replace the container; `osctl config show` prints each value with its source";
         return Err(Error::precondition(message, hint).into());
     }
     work.suspend(|| {

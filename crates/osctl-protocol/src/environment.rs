@@ -96,14 +96,18 @@ impl UserEnvironment {
     }
 }
 
+/// Whether a variable can have the name, reserved or not.
+pub fn is_variable_name(name: &str) -> bool {
+    let is_letter = |c: char| c.is_ascii_alphabetic() || c == '_';
+    name.starts_with(is_letter)
+        && name.chars().all(|c| is_letter(c) || c.is_ascii_digit())
+        && name.len() <= 128
+}
+
 /// # Errors
 /// The message for the user.
 pub fn check_variable_name(name: &str) -> Result<(), String> {
-    let is_letter = |c: char| c.is_ascii_alphabetic() || c == '_';
-    if !name.starts_with(is_letter)
-        || !name.chars().all(|c| is_letter(c) || c.is_ascii_digit())
-        || name.len() > 128
-    {
+    if !is_variable_name(name) {
         return Err("a name consists of at most 128 letters, digits and `_`, and does not begin with a digit".into());
     }
     let is_reserved = RESERVED_VARIABLES.contains(&name)
