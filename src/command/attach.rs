@@ -20,7 +20,7 @@ pub(crate) struct AttachArgs {
     /// ID of the run, or its first characters
     #[arg(value_name = "ID", add = ArgValueCandidates::new(run_ids))]
     id: String,
-    /// Start at event N
+    /// Start at event N, from 0: a piece of output, a figure, the result or an error
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     offset: u64,
     /// Save figures in this folder
