@@ -101,7 +101,7 @@ impl RunExecutor {
             && image.labels.get(IMAGE_DIGEST_LABEL) == Some(&digest)
         {
             self.log
-                .report_step("the body has not changed since the current image was built");
+                .report_step("the image of this body is already built");
             docker.tag_image(&image.id, &build.tag).await?;
             self.set_image(image.id);
             return Ok(());
