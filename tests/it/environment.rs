@@ -19,6 +19,16 @@ trials![
     the_question_for_a_value_can_be_ended,
 ];
 
+/// Ends each server `echo`.
+const KILL_ECHO: &str = r"
+import glob, os, signal
+for file in glob.glob('/proc/[0-9]*/cmdline'):
+    try:
+        if b'servers/echo.py' in open(file, 'rb').read():
+            os.kill(int(file.split('/')[2]), signal.SIGKILL)
+    except OSError:
+        pass";
+
 /// Whether each server `echo` has the variable.
 const ECHO_HAS_LIVE: &str = r"
 import glob
@@ -87,7 +97,8 @@ fn variables_reach_running_kernels_and_shells_and_survive_the_container() {
     assert_variables(&home, "one hunter2-live hunter2-piped");
     assert_eq!(home.ok(["exec", "kept + 1"]).stdout, "42\n");
     assert_eq!(container_id(&home), container);
-    // A server that starts now has the variables.
+    // A server that starts now has the variables; `up` has started this one.
+    home.ok(["exec", KILL_ECHO]);
     let echo = Client::of(home.hub(), "/servers/echo/mcp", &json!({}));
     echo.ask("tools/call", &json!({"name": "echo", "arguments": {}}));
     assert_eq!(home.api().exec(ECHO_HAS_LIVE)["result"], "True");

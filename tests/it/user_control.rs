@@ -175,7 +175,7 @@ fn assert_refused(home: &Home, lines: &[&str]) {
     let before = container_id(home);
     let ran = home.run(["up"]);
     assert_eq!(ran.code, 4, "{ran:?}");
-    for line in lines.iter().chain(&["up --yes"]) {
+    for line in lines.iter().chain(&["add `--yes`"]) {
         assert!(ran.stderr.contains(line), "{line}: {ran:?}");
     }
     assert_eq!(container_id(home), before);
