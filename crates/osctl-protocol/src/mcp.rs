@@ -134,7 +134,7 @@ const SERVER_ENTRY_KEYS: [&str; 14] = [
 ];
 
 /// Characters of a key per edit, up to which an unknown key counts as a mistyped one.
-const CHARS_PER_ENTRY_KEY_EDIT: usize = 2;
+const CHARS_PER_ENTRY_KEY_EDIT: usize = 3;
 
 /// When a server is started.
 #[derive(
@@ -246,7 +246,11 @@ impl McpServerEntry {
     pub fn find_misspelt_key(entry: &Value) -> Option<(&str, &'static str)> {
         let keys = entry.as_object()?.keys().map(String::as_str);
         let mut unknown = keys.filter(|key| !SERVER_ENTRY_KEYS.contains(key));
-        let nearest = |key| nearest_name(key, SERVER_ENTRY_KEYS, CHARS_PER_ENTRY_KEY_EDIT);
+        let nearest = |key| match key {
+            // The letters are nearer to `cwd`.
+            "cmd" => Some("command"),
+            key => nearest_name(key, SERVER_ENTRY_KEYS, CHARS_PER_ENTRY_KEY_EDIT),
+        };
         unknown.find_map(|key| Some((key, nearest(key)?)))
     }
 }
@@ -321,8 +325,12 @@ mod tests {
                 json!({"command": "x", "tiemout": 3}),
                 Some(("tiemout", "timeout")),
             ),
+            (json!({"cmd": "x"}), Some(("cmd", "command"))),
             (
-                json!({"command": "x", "type": "stdio", "alwaysAllow": [], "name": "n", "description": "d"}),
+                json!({
+                    "command": "x", "type": "stdio", "alwaysAllow": [], "name": "n", "description": "d",
+                    "enabled": true, "id": "i", "title": "t", "tags": [], "roots": [],
+                }),
                 None,
             ),
             (json!("text"), None),
