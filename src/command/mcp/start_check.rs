@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 /// How long the servers may take to start. The next `up` checks a slower server again.
 const START_CHECK_TIMEOUT: Duration = Duration::from_secs(10);
-/// The maximum number of servers that are started. Their names come from the container.
+/// The maximum number of servers that are started, and of warnings. Their names come from the container.
 const MAX_CHECKED_SERVERS: usize = 64;
 
 /// Starts the servers that have never listed their tools, and warns of the servers that are refused or failed.
@@ -72,12 +72,14 @@ fn describe_failed_servers(status: &HubStatus, command: &dyn Fn(&str) -> String)
                 }
             }),
     );
+    // The lists come from the container.
+    warnings.truncate(MAX_CHECKED_SERVERS);
     warnings
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{describe_failed_servers, untested_servers};
+    use super::{MAX_CHECKED_SERVERS, describe_failed_servers, untested_servers};
     use crate::protocol::mcp::HubStatus;
     use serde_json::{Value, json};
 
@@ -95,6 +97,13 @@ mod tests {
             "problems": ["the server `e` in `/data/mcp.json` is refused: why"],
         });
         serde_json::from_value(status).unwrap()
+    }
+
+    #[test]
+    fn a_container_can_not_cause_any_number_of_warnings() {
+        let servers = [("c", "failed", None); 2 * MAX_CHECKED_SERVERS];
+        let warnings = describe_failed_servers(&status(&servers), &str::to_owned);
+        assert_eq!(warnings.len(), MAX_CHECKED_SERVERS);
     }
 
     #[test]

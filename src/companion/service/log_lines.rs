@@ -71,7 +71,8 @@ impl ServiceLog {
 /// The line without colours and other control characters.
 fn plain_line(line: &str) -> String {
     let line = console::strip_ansi_codes(line);
-    line.trim().chars().filter(|c| !c.is_control()).collect()
+    let line = line.trim().replace('\t', " ");
+    line.chars().filter(|c| !c.is_control()).collect()
 }
 
 /// A limit of lines for each interval.
@@ -129,7 +130,7 @@ mod tests {
     #[test]
     fn a_line_has_no_colours() {
         let line = " \u{1b}[1;31mtint2\u{1b}[0m : no\ticon\r";
-        assert_eq!(plain_line(line), "tint2 : noicon");
+        assert_eq!(plain_line(line), "tint2 : no icon");
     }
 
     #[test]
